@@ -44,8 +44,8 @@ pub(crate) fn answer(frame: &mut Frame, question: DecisionQuery, explainer: &Exp
         let _ = question.answer.send(page);
         return;
     }
-    let asked = match asked(frame, &Query::parse(&question.query), now) {
-        Ok(asked) => asked,
+    let investigation = match investigation(frame, &Query::parse(&question.query), now) {
+        Ok(investigation) => investigation,
         Err(mistake) => {
             let _ = question.answer.send(HttpAnswer::text(400, format!("{mistake}\n")));
             return;
@@ -58,7 +58,7 @@ pub(crate) fn answer(frame: &mut Frame, question: DecisionQuery, explainer: &Exp
             let identity = identities.get(name).or_else(|| identities.get(MANAGER));
             identity.map_or_else(|| client.clone(), |identity| identity.client.clone())
         };
-        let page = match investigate(asked, &client, client_of, &discovery).await {
+        let page = match investigate(investigation, &client, client_of, &discovery).await {
             Ok(found) if question.wants_json => HttpAnswer::json(&found),
             Ok(found) => HttpAnswer::text(200, found.to_string()),
             Err(error @ ExplainError::NotFound { .. }) => {
@@ -82,7 +82,11 @@ enum SubjectError {
 }
 
 /// The requested object, and the frame's state of it.
-fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, SubjectError> {
+fn investigation(
+    frame: &mut Frame,
+    query: &Query,
+    now: Now,
+) -> Result<Investigation, SubjectError> {
     let (Some(kind), Some(name)) = (query.first("kind"), query.first("name")) else {
         return Err(SubjectError::NoName);
     };
@@ -182,8 +186,8 @@ mod tests {
 
     fn mistake(query: &str) -> String {
         let (mut frame, now) = frame();
-        let asked = asked(&mut frame, &Query::parse(query), now);
-        asked.err().expect("it cannot be explained").to_string()
+        let investigation = investigation(&mut frame, &Query::parse(query), now);
+        investigation.err().expect("it cannot be explained").to_string()
     }
 
     #[test]

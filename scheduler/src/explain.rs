@@ -29,7 +29,7 @@ use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
 use crate::simulate::{self, Format, NodeChanges, ObjectOrigin, object_name, priority, up_to};
-use crate::watch::{self, TOLD_MAX};
+use crate::watch::{self, WATCH_EVENTS_MAX};
 
 /// Limit of pods to place: two thirds of those of the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 100_000;
@@ -94,12 +94,12 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         None => (options.namespace.as_str(), options.pod.as_str()),
     };
     let mut cache = ClusterCache::with_profiles(profiles(&options.at)?);
-    let listed = |cache: &mut ClusterCache, told| {
-        let steps = cache.list(told);
+    let listed = |cache: &mut ClusterCache, watch_event| {
+        let steps = cache.list(watch_event);
         steps.iter().for_each(|step| cache.make(step));
     };
     let pod = on_cluster(&options.at, async |clients| {
-        list_all(&clients, |told| listed(&mut cache, told)).await?;
+        list_all(&clients, |watch_event| listed(&mut cache, watch_event)).await?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(clients, namespace);
         pods.get(name).await.with_context(|| format!("pod {namespace}/{name}"))
     })?;
@@ -136,7 +136,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     let profile = profile_for(&options.at, &asked.pods)?;
     let mut dump = Dump::default();
     on_cluster(&options.at, async |client| {
-        list_all(&client, |told| keep(&mut dump, told)).await?;
+        list_all(&client, |watch_event| keep(&mut dump, watch_event)).await?;
         match options.pod {
             Some(_) => follow_admission(&client, &mut dump, &mut asked).await,
             None => Ok(()),
@@ -249,8 +249,8 @@ fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
 }
 
 /// Keeps what a simulation uses. Pending pods are not explained and hold no resources.
-fn keep(dump: &mut Dump, told: WatchEvent) {
-    let WatchEvent::Listed(thing) = told else { return };
+fn keep(dump: &mut Dump, watch_event: WatchEvent) {
+    let WatchEvent::Listed(thing) = watch_event else { return };
     let source = || ObjectOrigin { place: "the cluster".to_owned(), is_stored: true };
     match thing {
         WatchedObject::Pod(pod) if node_name(&pod).is_some() => {
@@ -339,10 +339,10 @@ impl InformerObserver for Hears {
 /// Lists everything that decisions read. As with kubectl the first failed list ends the command;
 /// only a list rejected with a retry hint is retried.
 async fn list_all(client: &kube::Client, mut take: impl FnMut(WatchEvent)) -> Result<()> {
-    let (tell, mut told) = mpsc::channel(TOLD_MAX);
+    let (sender, mut watch_events) = mpsc::channel(WATCH_EVENTS_MAX);
     let (fails, mut failed) = mpsc::unbounded_channel();
     let hears = |kind| Arc::new(Hears(kind, fails.clone())) as Arc<dyn InformerObserver>;
-    let running: Vec<_> = watch::follow_observed(|| client.clone(), &tell, false, Some(&hears))
+    let running: Vec<_> = watch::follow_observed(|| client.clone(), &sender, false, Some(&hears))
         .into_iter()
         .map(|(name, follows)| tasks::spawn(name, follows))
         .collect();
@@ -354,7 +354,7 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(WatchEvent)) -> Re
                 // A watch of a complete kind may still fail: credentials may allow list but not
                 // watch.
                 biased;
-                Some(one) = told.recv() => {
+                Some(one) = watch_events.recv() => {
                     if let WatchEvent::Complete(kind) = &one {
                         missing.retain(|other| other != kind);
                     }

@@ -183,7 +183,7 @@ struct RunningScheduler {
     dispatcher: WriteDispatcher,
     watches: SchedulerWatches,
     rebuilds: Rebuilds,
-    told: mpsc::Receiver<WatchEvent>,
+    watch_events: mpsc::Receiver<WatchEvent>,
     ended: mpsc::UnboundedReceiver<EndedWork>,
     questions: mpsc::Receiver<SchedulerQuery>,
     /// An out-of-tree plugin requested something.
@@ -225,14 +225,14 @@ impl RunningScheduler {
         let whole = !settings.extenders.is_empty() || of_others.plugins.iter().any(Option::is_some);
         let make = rebuild::maker(settings, of_others, seed());
         let begun = Instant::now();
-        let (watches, told) = SchedulerWatches::begin(clients, settings, whole);
+        let (watches, watch_events) = SchedulerWatches::begin(clients, settings, whole);
         Ok(Self {
             scheduler: make().with_clock(Rc::new(move || begun.elapsed())),
             make,
             watches,
             rebuilds: Rebuilds::default(),
             dispatcher: dispatcher.with_extenders(callers?),
-            told,
+            watch_events,
             ended,
             questions,
             asked_for,
@@ -255,7 +255,7 @@ impl RunningScheduler {
         let mut says = tokio::time::interval_at(first, SAY_MISSING_EVERY);
         while !self.scheduler.cache.is_complete() {
             tokio::select! {
-                is_told = self.hear() => if !is_told? { return Ok(()) },
+                is_open = self.receive() => if !is_open? { return Ok(()) },
                 _ = says.tick() => {
                     let missing: Vec<_> = self.scheduler.cache.missing().collect();
                     tracing::warn!("not ready to schedule: no list yet of {missing:?}");
@@ -275,17 +275,17 @@ impl RunningScheduler {
         loop {
             tokio::select! {
                 () = &mut leads => return Ok(()),
-                is_told = self.hear() => if !is_told? { return Ok(()) },
+                is_open = self.receive() => if !is_open? { return Ok(()) },
             }
         }
     }
 
     /// Handles one watch event or request; false once the watches have ended.
-    async fn hear(&mut self) -> Result<bool> {
+    async fn receive(&mut self) -> Result<bool> {
         self.begin_turn().await?;
         tokio::select! {
-            told = self.told.recv() => match told {
-                Some(told) => self.tell(told),
+            watch_event = self.watch_events.recv() => match watch_event {
+                Some(watch_event) => self.handle(watch_event),
                 None => return Ok(false),
             },
             Some(question) = self.questions.recv() => self.answer(question),
@@ -337,8 +337,8 @@ impl RunningScheduler {
             let uncounted = (self.counted + COUNT_EVERY).saturating_sub(self.now());
             let wait = if self.is_counted { wait } else { wait.min(uncounted) };
             tokio::select! {
-                told = self.told.recv() => match told {
-                    Some(told) => self.tell(told),
+                watch_event = self.watch_events.recv() => match watch_event {
+                    Some(watch_event) => self.handle(watch_event),
                     None => return Ok(()),
                 },
                 Some(end) = self.ended.recv() => self.apply_ended(end),
@@ -352,9 +352,9 @@ impl RunningScheduler {
     }
 
     /// Applies a watch event.
-    fn tell(&mut self, told: WatchEvent) {
+    fn handle(&mut self, watch_event: WatchEvent) {
         let now = self.now();
-        if let Some(event) = self.scheduler.tell(told, now) {
+        if let Some(event) = self.scheduler.handle(watch_event, now) {
             self.state.metrics.handled(event, self.now().saturating_sub(now));
         }
     }
@@ -366,8 +366,8 @@ impl RunningScheduler {
             self.apply_ended(end);
         }
         while began.elapsed() < TAKE_MAX {
-            let Ok(told) = self.told.try_recv() else { return true };
-            self.tell(told);
+            let Ok(watch_event) = self.watch_events.try_recv() else { return true };
+            self.handle(watch_event);
         }
         false
     }

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::output;
-use crate::watch::{self, TOLD_MAX};
+use crate::watch::{self, WATCH_EVENTS_MAX};
 
 /// Longest interval between two checks of waiting changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -65,13 +65,13 @@ async fn shadow(options: &Options, followed: Followed) -> Result<()> {
     let report = options.report.as_deref().map(open).transpose()?;
     let user_agent = pintle_config::help::user_agent("kube-scheduler");
     let clients = access.clients(ClientOptions { user_agent, ..Default::default() });
-    let (tell, told) = mpsc::channel(TOLD_MAX);
-    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, false) {
+    let (sender, watch_events) = mpsc::channel(WATCH_EVENTS_MAX);
+    for (name, follows) in watch::follow_all(|| clients.urgent(), &sender, false) {
         tasks::singleton(name, follows);
     }
     let mut shadow = Shadow::new(followed);
     tokio::select! {
-        () = follow(&mut shadow, told) => {}
+        () = follow(&mut shadow, watch_events) => {}
         _ = end.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -105,7 +105,7 @@ fn hand_over(text: &str, (mut file, path): (File, &Path)) -> Result<()> {
     Ok(())
 }
 
-async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<WatchEvent>) {
+async fn follow(shadow: &mut Shadow, mut watch_events: mpsc::Receiver<WatchEvent>) {
     let begun = Instant::now();
     let mut next = LOOK_EVERY;
     let mut ready = false;
@@ -113,8 +113,8 @@ async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<WatchEvent>) {
     loop {
         let now = begun.elapsed();
         tokio::select! {
-            one = told.recv() => match one {
-                Some(one) => shadow.tell(now, one),
+            one = watch_events.recv() => match one {
+                Some(one) => shadow.handle(now, one),
                 None => return,
             },
             () = tokio::time::sleep(next.saturating_sub(now)) => {

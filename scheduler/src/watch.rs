@@ -1,7 +1,7 @@
 //! Watches of the kinds that decisions read.
 //!
 //! Input: watches. Output: [`WatchEvent`], one object after the other, over one bounded channel.
-//! Owner: one task a kind. Bounds: `TOLD_MAX` events wait; while the channel is full a watch or
+//! Owner: one task a kind. Bounds: `WATCH_EVENTS_MAX` events wait; while the channel is full a watch or
 //! list is held back, and only the rest of one piece of a list is kept here. Fields that no
 //! decision reads are dropped before objects are sent on; those of pods are not even parsed.
 //! Nothing is ever written.
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// Events waiting for the deciding thread.
-pub const TOLD_MAX: usize = 512;
+pub const WATCH_EVENTS_MAX: usize = 512;
 /// Finished pods use no resources.
 // k8s: pkg/scheduler/scheduler.go NewInformerFactory
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -122,57 +122,57 @@ pub type Observed<'a> = Option<&'a dyn Fn(WatchedKind) -> Arc<dyn InformerObserv
 /// keeps pods and nodes whole.
 pub fn follow_all(
     client: impl Fn() -> kube::Client,
-    told: &mpsc::Sender<WatchEvent>,
+    events: &mpsc::Sender<WatchEvent>,
     whole: bool,
 ) -> Vec<Following> {
-    follow_observed(client, told, whole, None)
+    follow_observed(client, events, whole, None)
 }
 
 /// Like [`follow_all`], with an observer for each kind.
 pub fn follow_observed(
     client: impl Fn() -> kube::Client,
-    told: &mpsc::Sender<WatchEvent>,
+    events: &mpsc::Sender<WatchEvent>,
     whole: bool,
     by: Observed<'_>,
 ) -> Vec<Following> {
     vec![
-        one::<Namespace>(client(), told, false, by),
-        one::<Node>(client(), told, whole, by),
-        one::<Service>(client(), told, false, by),
-        one::<ReplicaSet>(client(), told, false, by),
-        one::<StatefulSet>(client(), told, false, by),
-        one::<ReplicationController>(client(), told, false, by),
-        one::<PodDisruptionBudget>(client(), told, false, by),
-        one::<PersistentVolume>(client(), told, false, by),
-        one::<PersistentVolumeClaim>(client(), told, false, by),
-        one::<StorageClass>(client(), told, false, by),
-        one::<CSINode>(client(), told, false, by),
-        one::<CSIDriver>(client(), told, false, by),
-        one::<CSIStorageCapacity>(client(), told, false, by),
-        one::<VolumeAttachment>(client(), told, false, by),
-        one::<ResourceClaim>(client(), told, false, by),
-        one::<ResourceSlice>(client(), told, false, by),
-        one::<DeviceClass>(client(), told, false, by),
+        one::<Namespace>(client(), events, false, by),
+        one::<Node>(client(), events, whole, by),
+        one::<Service>(client(), events, false, by),
+        one::<ReplicaSet>(client(), events, false, by),
+        one::<StatefulSet>(client(), events, false, by),
+        one::<ReplicationController>(client(), events, false, by),
+        one::<PodDisruptionBudget>(client(), events, false, by),
+        one::<PersistentVolume>(client(), events, false, by),
+        one::<PersistentVolumeClaim>(client(), events, false, by),
+        one::<StorageClass>(client(), events, false, by),
+        one::<CSINode>(client(), events, false, by),
+        one::<CSIDriver>(client(), events, false, by),
+        one::<CSIStorageCapacity>(client(), events, false, by),
+        one::<VolumeAttachment>(client(), events, false, by),
+        one::<ResourceClaim>(client(), events, false, by),
+        one::<ResourceSlice>(client(), events, false, by),
+        one::<DeviceClass>(client(), events, false, by),
         match whole {
-            true => one::<Pod>(client(), told, true, by),
-            false => one::<LeanPod>(client(), told, false, by),
+            true => one::<Pod>(client(), events, true, by),
+            false => one::<LeanPod>(client(), events, false, by),
         },
     ]
 }
 
 /// Watches PodGroups, which only some clusters have.
-pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<WatchEvent>) -> Following {
-    one::<PodGroup>(client, told, false, None)
+pub fn follow_groups(client: kube::Client, events: &mpsc::Sender<WatchEvent>) -> Following {
+    one::<PodGroup>(client, events, false, None)
 }
 
 /// Watches DeviceTaintRules, which only some clusters have.
-pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<WatchEvent>) -> Following {
-    one::<LeanRule>(client, told, false, None)
+pub fn follow_rules(client: kube::Client, events: &mpsc::Sender<WatchEvent>) -> Following {
+    one::<LeanRule>(client, events, false, None)
 }
 
 fn one<T: FollowedKind>(
     client: kube::Client,
-    told: &mpsc::Sender<WatchEvent>,
+    events: &mpsc::Sender<WatchEvent>,
     whole: bool,
     by: Observed<'_>,
 ) -> Following {
@@ -181,25 +181,25 @@ fn one<T: FollowedKind>(
         spec.observer = by(T::KIND);
     }
     spec.source.field_selector = T::FIELDS.to_owned();
-    let sink = Tell { told: told.clone(), kept: Vec::new(), whole };
+    let sink = WatchEventSink { events: events.clone(), kept: Vec::new(), whole };
     (T::NAME, Box::pin(follow::<T, _>(client, spec, sink)))
 }
 
 /// Sends a watch's events to the channel.
-struct Tell {
-    told: mpsc::Sender<WatchEvent>,
+struct WatchEventSink {
+    events: mpsc::Sender<WatchEvent>,
     /// Rest of a list that did not fit into the channel.
     kept: Vec<WatchEvent>,
     whole: bool,
 }
 
-impl Tell {
-    fn offer(&mut self, told: WatchEvent) {
+impl WatchEventSink {
+    fn offer(&mut self, watch_event: WatchEvent) {
         if !self.kept.is_empty() {
-            return self.kept.push(told);
+            return self.kept.push(watch_event);
         }
-        if let Err(TrySendError::Full(told)) = self.told.try_send(told) {
-            self.kept.push(told);
+        if let Err(TrySendError::Full(watch_event)) = self.events.try_send(watch_event) {
+            self.kept.push(watch_event);
         }
     }
 
@@ -213,20 +213,20 @@ impl Tell {
         stripped.ok()
     }
 
-    async fn send(&mut self, told: WatchEvent) {
+    async fn send(&mut self, watch_event: WatchEvent) {
         self.send_kept().await;
         // The receiver is closed only when the process is about to end.
-        let _ = self.told.send(told).await;
+        let _ = self.events.send(watch_event).await;
     }
 
     async fn send_kept(&mut self) {
         for kept in std::mem::take(&mut self.kept) {
-            let _ = self.told.send(kept).await;
+            let _ = self.events.send(kept).await;
         }
     }
 }
 
-impl<T: FollowedKind> ObjectSink<T> for Tell {
+impl<T: FollowedKind> ObjectSink<T> for WatchEventSink {
     fn begin(&mut self) {
         self.kept.clear();
         self.offer(WatchEvent::Begun(T::KIND));

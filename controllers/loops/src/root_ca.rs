@@ -85,20 +85,22 @@ impl Controller for RootCaPublisher {
 
     fn sync(
         snapshot: &PublishedBundle,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let data = json!({"ca.crt": &*snapshot.root_ca});
-        let Some(config_map) = &snapshot.config_map else { return create(snapshot, data, asked) };
+        let Some(config_map) = &snapshot.config_map else {
+            return create(snapshot, data, transcript);
+        };
         let mut value = config_map.value();
         let description = value["metadata"]["annotations"][DESCRIPTION_ANNOTATION].as_str();
         if value["data"] == data && description.is_some_and(|text| !text.is_empty()) {
             return Ok(SyncOutcome::done());
         }
-        asked.because("the ConfigMap has another CA bundle or no description");
+        transcript.because("the ConfigMap has another CA bundle or no description");
         value["data"] = data;
         value["metadata"]["annotations"][DESCRIPTION_ANNOTATION] = DESCRIPTION.into();
         let target = Target::object(ROOT_CA_CONFIG_MAPS, config_map.metadata.key());
-        asked.send(Request::Replace { target, body: value })??;
+        transcript.send(Request::Replace { target, body: value })??;
         Ok(SyncOutcome::done())
     }
 }
@@ -106,9 +108,9 @@ impl Controller for RootCaPublisher {
 fn create(
     snapshot: &PublishedBundle,
     data: Value,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
-    asked.because("the ConfigMap is missing");
+    transcript.because("the ConfigMap is missing");
     let body = json!({
         "apiVersion": CONFIG_MAPS.api_version(),
         "kind": CONFIG_MAPS.kind,
@@ -117,7 +119,7 @@ fn create(
     });
     let namespace = snapshot.namespace.clone();
     let request = Request::Create { kind: ROOT_CA_CONFIG_MAPS, namespace, below: None, body };
-    match asked.send(request)? {
+    match transcript.send(request)? {
         // Nothing can be created there any more.
         Err(error) if error.is_not_found() || error.is_namespace_terminating() => {
             Ok(SyncOutcome::done())

@@ -80,7 +80,7 @@ impl Controller for ServiceAccounts {
 
     fn sync(
         snapshot: &MissingAccounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let create = |name: &String| Request::Create {
             kind: SERVICE_ACCOUNTS,
@@ -89,13 +89,13 @@ impl Controller for ServiceAccounts {
             body: json!({"apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": {"name": name, "namespace": snapshot.namespace}}),
         };
-        let answers = asked.send_all(snapshot.missing.iter().map(create).collect())?;
+        let answers = transcript.send_all(snapshot.missing.iter().map(create).collect())?;
         let mut failures = Vec::new();
         for (name, answer) in snapshot.missing.iter().zip(answers) {
             match answer {
                 Err(error) if error.is_already_exists() || error.is_namespace_terminating() => {}
                 Err(error) => failures.push(error.message),
-                Ok(_) => asked.because(format!("created the missing service account {name}")),
+                Ok(_) => transcript.because(format!("created the missing service account {name}")),
             }
         }
         match failures.is_empty() {

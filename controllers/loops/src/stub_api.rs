@@ -62,19 +62,20 @@ pub(crate) fn run<T>(
     mut answer: impl FnMut(&Request) -> Answer,
     step: impl Fn(&mut Transcript) -> Result<T, TranscriptStop>,
 ) -> StepRun<T> {
-    let mut asked = Transcript::new(now);
+    let mut transcript = Transcript::new(now);
     let result = loop {
-        match step(&mut asked) {
+        match step(&mut transcript) {
             Ok(value) => break Ok(value),
             Err(TranscriptStop::Failed(error)) => break Err(error),
             Err(TranscriptStop::Pending) => {
-                let answers = asked.wanted().iter().map(&mut answer).collect();
-                asked.answer(answers);
+                let answers = transcript.wanted().iter().map(&mut answer).collect();
+                transcript.answer(answers);
             }
         }
     };
-    let requests = asked.steps().iter().flat_map(|step| step.requests.iter().cloned()).collect();
-    StepRun { result, requests, events: asked.events().to_vec() }
+    let requests =
+        transcript.steps().iter().flat_map(|step| step.requests.iter().cloned()).collect();
+    StepRun { result, requests, events: transcript.events().to_vec() }
 }
 
 /// The sizes that requests give to ReplicaSets, by name.

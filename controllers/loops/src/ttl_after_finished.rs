@@ -59,15 +59,15 @@ impl Controller for TtlAfterFinished {
 
     fn sync(
         job: &Self::Snapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        if let Some(wait) = wait(job, asked.now()) {
+        if let Some(wait) = wait(job, transcript.now()) {
             return Ok(wait);
         }
         let key = job.metadata.key();
         let target = Target::object(JOBS, key);
         let read = Request::Read { target: target.clone(), only_metadata: false };
-        let fresh = match asked.send(read)? {
+        let fresh = match transcript.send(read)? {
             Ok(fresh) => fresh,
             Err(error) if error.is_not_found() => return Ok(SyncOutcome::done()),
             Err(error) => return Err(error.into()),
@@ -76,7 +76,7 @@ impl Controller for TtlAfterFinished {
             let message = format!("the Job cannot be read: {error}");
             TranscriptStop::Failed(SyncError { message, retry: Retry::Never })
         })?;
-        if let Some(wait) = wait(&fresh, asked.now()) {
+        if let Some(wait) = wait(&fresh, transcript.now()) {
             return Ok(wait);
         }
         let options = DeleteOptions {
@@ -84,7 +84,7 @@ impl Controller for TtlAfterFinished {
             propagation: Some(Propagation::Foreground),
             ..Default::default()
         };
-        match asked.send(Request::Delete { target, options })? {
+        match transcript.send(Request::Delete { target, options })? {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(SyncOutcome::done()),
         }

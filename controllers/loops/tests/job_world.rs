@@ -380,8 +380,8 @@ fn pods_of_a_job_are_counted_once_without_faults() {
 
 /// Runs each kind of Job with many seeds; `PINTLE_WORLDS` says how many.
 fn run_all(prepare: impl Fn(&mut JobWorld)) {
-    let asked = std::env::var("PINTLE_WORLDS").ok().and_then(|text| text.parse().ok());
-    for seed in 0..asked.unwrap_or(WORLDS) {
+    let worlds = std::env::var("PINTLE_WORLDS").ok().and_then(|text| text.parse().ok());
+    for seed in 0..worlds.unwrap_or(WORLDS) {
         for (at, job) in jobs().iter().enumerate() {
             let run = || {
                 let mut world = JobWorld::new(seed, job, 5 + 15 * (seed % 4));

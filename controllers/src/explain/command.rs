@@ -137,8 +137,8 @@ async fn decide(
     // The queue of this frame is not a manager's: no worker takes keys from it.
     states.iter_mut().for_each(|state| state.waits.clear());
     let (lease, collector_queue) = (lease(client).await, None);
-    let asked = Investigation { subject, key, states, lease, collector_queue };
-    Ok(investigate(asked, client, |_| client.clone(), &discovery).await?)
+    let investigation = Investigation { subject, key, states, lease, collector_queue };
+    Ok(investigate(investigation, client, |_| client.clone(), &discovery).await?)
 }
 
 /// The lease of the managers; `None` where it cannot be read.

@@ -71,12 +71,12 @@ pub(crate) struct Investigation {
 /// # Errors
 /// When there is no such object, or it cannot be read.
 pub(crate) async fn investigate(
-    asked: Investigation,
+    investigation: Investigation,
     client: &kube::Client,
     client_of: impl Fn(&str) -> kube::Client,
     discovery: &DiscoveredGroups,
 ) -> Result<ObjectExplanation, ExplainError> {
-    let Investigation { subject, key, states, lease, collector_queue } = asked;
+    let Investigation { subject, key, states, lease, collector_queue } = investigation;
     let mut evidence = read_evidence(client, subject, &key).await?;
     (evidence.lease, evidence.collector_queue) = (lease, collector_queue);
     if subject.kind == NAMESPACES {

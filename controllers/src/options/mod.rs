@@ -135,7 +135,7 @@ fn usage() -> String {
 
 fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     let mut errors = checks::all(given);
-    let gates = FeatureGates::<ControllersDaemon>::new(&asked_gates(given));
+    let gates = FeatureGates::<ControllersDaemon>::new(&given_gates(given));
     let gates = gates.map_err(|found| errors.extend(found)).ok();
     let reader = FlagReader(given);
     let entries = reader.texts("controllers").unwrap_or_else(|| vec!["*".to_owned()]);
@@ -178,10 +178,10 @@ fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     })
 }
 
-fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
-    let asked = given.value("feature-gates").and_then(Value::as_object);
-    let asked = asked.into_iter().flatten();
-    asked.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+fn given_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
+    let gates = given.value("feature-gates").and_then(Value::as_object);
+    let gates = gates.into_iter().flatten();
+    gates.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
 }
 
 fn election(given: &GivenFlags) -> Result<Election, ConfigError> {

@@ -53,7 +53,7 @@ pub(super) struct State {
 impl State {
     /// Of a process that begins now, and the questions that it has to answer.
     pub(super) fn new(options: &Options) -> (Self, mpsc::Receiver<DecisionQuery>) {
-        let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+        let (questions, receiver) = mpsc::channel(QUESTIONS_MAX);
         let election = &options.election;
         let state = Self {
             questions,
@@ -65,7 +65,7 @@ impl State {
             is_working: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
         };
-        (state, asked)
+        (state, receiver)
     }
 
     /// Controllers run from now on.

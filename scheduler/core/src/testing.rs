@@ -57,20 +57,20 @@ pub fn without_second_look() -> Settings {
 }
 
 /// A scheduler with these objects, at time zero.
-pub fn knowing(things: Vec<WatchedObject>) -> Scheduler {
+pub fn scheduler_with(things: Vec<WatchedObject>) -> Scheduler {
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    tell_all(&mut scheduler, &things);
+    deliver_lists(&mut scheduler, &things);
     scheduler
 }
 
 /// Delivers a list of each kind, at time zero.
-pub fn tell_all(scheduler: &mut Scheduler, things: &[WatchedObject]) {
+pub fn deliver_lists(scheduler: &mut Scheduler, things: &[WatchedObject]) {
     for kind in KINDS {
-        scheduler.tell(WatchEvent::Begun(kind), at(0));
+        scheduler.handle(WatchEvent::Begun(kind), at(0));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            scheduler.tell(WatchEvent::Listed(thing.clone()), at(0));
+            scheduler.handle(WatchEvent::Listed(thing.clone()), at(0));
         }
-        scheduler.tell(WatchEvent::Complete(kind), at(0));
+        scheduler.handle(WatchEvent::Complete(kind), at(0));
     }
 }
 

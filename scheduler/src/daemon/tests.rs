@@ -6,7 +6,7 @@ use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::secure::{Denial, RequiredRights, ReviewedObject};
 use pintle_scheduler_core::groups::GroupGates;
 use pintle_scheduler_core::plugins::dynamicresources::DeviceGates;
-use pintle_scheduler_core::testing::{at, knowing, node, pod};
+use pintle_scheduler_core::testing::{at, node, pod, scheduler_with};
 
 use super::serve::{SchedulerQuery, State};
 use super::*;
@@ -346,7 +346,7 @@ fn assumed_pods_count_as_pods() {
 #[tokio::test]
 async fn explain_request_with_a_missing_or_unknown_pod_gets_a_one_line_error() {
     let (state, mut questions) = State::new(&run(&[]).expect("defaults"));
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "2")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "2")]);
     let not_waiting = "default/nobody does not wait for a node\n";
     for (query, status, text) in [
         ("", 400, "which pod? ask for ?pod=NAMESPACE/NAME\n"),

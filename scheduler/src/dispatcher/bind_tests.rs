@@ -11,7 +11,7 @@ use pintle_scheduler_core::cycle::Scheduler;
 use pintle_scheduler_core::framework::{
     CycleState, Handle, PluginError, Points, PreBind, Registry,
 };
-use pintle_scheduler_core::testing::{decide, node, pod, tell_all, without_second_look};
+use pintle_scheduler_core::testing::{decide, deliver_lists, node, pod, without_second_look};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -80,7 +80,7 @@ async fn binding(prepared: Result<(), PluginError>) -> (BindEnd, Vec<String>) {
     let plugins = registry.plugins(&chosen[0], &handle).expect("good plugins");
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
     let mut scheduler = scheduler.with_plugins(vec![Some(Rc::new(plugins))], handle);
-    tell_all(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
+    deliver_lists(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
     let commands = decide(&mut scheduler, 0);
     let client = takes_all(&seen);
     let carried_out = async {

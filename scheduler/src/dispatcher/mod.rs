@@ -222,7 +222,7 @@ impl WriteDispatcher {
                 self.make_room(pod, victims, message);
             }
             Command::GroupStatus { group, condition } => self.groups.put(group, condition),
-            Command::Tell(note) => self.notes.tell(note),
+            Command::Tell(note) => self.notes.record(note),
         }
     }
 
@@ -407,7 +407,7 @@ async fn evict(
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
     let path = path_of(&victim.key);
     match send(&client, Method::DELETE, &path, JSON, &params).await {
-        Ok(()) => notes.tell(note),
+        Ok(()) => notes.record(note),
         Err(error) if is_gone(&error) => {}
         Err(error) => return failed(error),
     }

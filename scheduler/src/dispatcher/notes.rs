@@ -43,9 +43,9 @@ struct EventOutbox {
 
 impl NoteRecorder {
     /// Never waits.
-    pub fn tell(&self, note: Note) {
-        let told = self.0.book.borrow_mut().tell(Instant::now(), Timestamp::now(), note);
-        match told {
+    pub fn record(&self, note: Note) {
+        let sink = self.0.book.borrow_mut().record(Instant::now(), Timestamp::now(), note);
+        match sink {
             Some(sink) => self.0.wakes[sink].notify_one(),
             None => self.0.say_lost(),
         }
@@ -338,10 +338,10 @@ mod tests {
     async fn series_of_a_deleted_event_is_recreated() {
         let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
-        notes.tell(note());
+        notes.record(note());
         assert_eq!(write(&notes, &sink).await, EventWritten::Settled);
         server.lock().expect("no panic").events.clear();
-        notes.tell(note());
+        notes.record(note());
         assert_eq!(write(&notes, &sink).await, EventWritten::Settled);
         let server = server.lock().expect("no panic");
         assert_eq!(server.asked, ["POST", "PATCH", "POST"]);
@@ -353,7 +353,7 @@ mod tests {
     async fn an_event_waits_for_a_server_that_is_away() {
         let server = Arc::new(Mutex::new(EventServer { is_away: true, ..EventServer::default() }));
         let (notes, sink) = sink(&server);
-        notes.tell(note());
+        notes.record(note());
         let request = next(&notes);
         assert_eq!(sink.write(&request).await, EventWritten::Again);
         server.lock().expect("no panic").is_away = false;
@@ -369,11 +369,11 @@ mod tests {
     async fn event_created_without_a_received_response_still_gets_its_series() {
         let server = Arc::new(Mutex::new(EventServer::default()));
         let (notes, sink) = sink(&server);
-        notes.tell(note());
+        notes.record(note());
         let request = next(&notes);
         sink.write(&request).await;
         notes.0.book.borrow_mut().ended(&request, EventWritten::Again, Instant::now());
-        notes.tell(note());
+        notes.record(note());
         let later = Instant::now() + Duration::from_secs(20);
         let next = |sink| notes.0.book.borrow_mut().next(sink, later);
         let again = (0..SINKS).find_map(next).expect("it is due");

@@ -286,10 +286,9 @@ mod tests {
         };
         let client = kube::Client::new(tower::service_fn(answer), "default");
         let lane = Rc::new(StatusLane::new(client));
-        let mut scheduler =
-            pintle_scheduler_core::testing::knowing(vec![pintle_scheduler_core::testing::pod(
-                "p", "1",
-            )]);
+        let mut scheduler = pintle_scheduler_core::testing::scheduler_with(vec![
+            pintle_scheduler_core::testing::pod("p", "1"),
+        ]);
         while scheduler.decide_next(Duration::ZERO) {}
         let status = scheduler.take_commands().into_iter().find_map(|command| match command {
             pintle_scheduler_core::cycle::Command::Status { pod, condition, nominated } => {

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use super::{RunningScheduler, start};
 use crate::daemon::Settings;
-use crate::watch::{self, TOLD_MAX};
+use crate::watch::{self, WATCH_EVENTS_MAX};
 
 /// Longest wait for bindings in flight. Later answers would count as the successor's.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -92,20 +92,20 @@ impl SchedulerWatches {
         let (has_groups, has_rules) = (settings.groups.is_some(), settings.devices.taint_rules);
         let clients = Rc::new(clients);
         let mut watches = Self { clients, has_groups, has_rules, whole, all: Vec::new() };
-        let told = watches.again();
-        (watches, told)
+        let watch_events = watches.again();
+        (watches, watch_events)
     }
 
     /// Ends all watches and starts new ones, which deliver lists first.
     fn again(&mut self) -> mpsc::Receiver<WatchEvent> {
         self.all.drain(..).for_each(|watch| watch.abort());
-        let (tell, told) = mpsc::channel(TOLD_MAX);
+        let (events, watch_events) = mpsc::channel(WATCH_EVENTS_MAX);
         let client = || self.clients.urgent();
-        let mut all = watch::follow_all(client, &tell, self.whole);
-        all.extend(self.has_groups.then(|| watch::follow_groups(client(), &tell)));
-        all.extend(self.has_rules.then(|| watch::follow_rules(client(), &tell)));
+        let mut all = watch::follow_all(client, &events, self.whole);
+        all.extend(self.has_groups.then(|| watch::follow_groups(client(), &events)));
+        all.extend(self.has_rules.then(|| watch::follow_rules(client(), &events)));
         self.all = all.into_iter().map(|(name, follows)| tasks::singleton(name, follows)).collect();
-        told
+        watch_events
     }
 }
 
@@ -132,7 +132,7 @@ impl RunningScheduler {
         let now = self.now();
         let mut successor = (self.make)();
         self.scheduler.succeed(&mut successor, now);
-        self.told = self.watches.again();
+        self.watch_events = self.watches.again();
         self.scheduler = successor;
         self.state.metrics.net.rebuilt();
         tracing::warn!("the cluster is read again after a panic");

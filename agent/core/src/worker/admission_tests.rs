@@ -83,12 +83,12 @@ fn overdue_victim_is_reported_once_and_delays_the_critical_pod_no_longer() {
     let overdue = "ExceededGracePeriod a, StartContainer x";
     for (seconds, told) in [(9, ""), (2, overdue), (60, "")] {
         host.now = host.now.plus(Duration::from_secs(seconds));
-        host.tell(PodsInput::Tick);
+        host.send(PodsInput::Tick);
         assert_eq!(host.take(), told, "after {seconds} s");
     }
     host.stubborn = false;
     host.now = host.now.plus(Duration::from_secs(60));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.take(), "KillPod a");
 }
 
@@ -96,7 +96,7 @@ fn overdue_victim_is_reported_once_and_delays_the_critical_pod_no_longer() {
 fn only_host_network_pods_start_before_the_network_is_ready() {
     let mut host = Host::new();
     let error = Some("cni plugin not initialized".to_owned());
-    host.tell(PodsInput::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
+    host.send(PodsInput::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
     host.want(plain("a", "100m"));
     assert_eq!(host.take(), "NetworkNotReady a");
     let mut on_host = plain(ON_HOST, "100m");
@@ -105,11 +105,11 @@ fn only_host_network_pods_start_before_the_network_is_ready() {
     assert_eq!(host.take(), "StartContainer on-host");
     let second = Duration::from_secs(1);
     host.now = host.now.plus(second);
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.take(), "NetworkNotReady a");
-    host.tell(PodsInput::Node(core::small_settings().node));
+    host.send(PodsInput::Node(core::small_settings().node));
     host.now = host.now.plus(second);
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -126,7 +126,7 @@ fn admission_without_a_node_object_uses_the_features_of_the_runtime() {
     host.want(strict("a"));
     assert_eq!(host.take(), "SupplementalGroupsPolicyNotSupported a");
     let able = NodeFacts { supplemental_groups_policy: true, ..core::small_settings().node };
-    host.tell(PodsInput::Node(able));
+    host.send(PodsInput::Node(able));
     host.want(strict("b"));
     assert_eq!(host.take(), "StartContainer b");
 }
@@ -138,7 +138,7 @@ fn prober_gets_a_pod_before_its_containers_run_and_again_with_a_new_address() {
         host_ips: vec![ip.parse().expect("an address")],
         ..core::small_settings().node
     };
-    host.tell(PodsInput::Node(at("192.0.2.2")));
+    host.send(PodsInput::Node(at("192.0.2.2")));
     let mut pod = plain(ON_HOST, "100m");
     let spec = pod.spec.get_or_insert_default();
     spec.host_network = Some(true);
@@ -148,9 +148,9 @@ fn prober_gets_a_pod_before_its_containers_run_and_again_with_a_new_address() {
     host.take();
     let first = Some("192.0.2.2".to_owned());
     assert_eq!(host.probed, [(first.clone(), 0), (first, 1)]);
-    host.tell(PodsInput::Node(at("192.0.2.3")));
+    host.send(PodsInput::Node(at("192.0.2.3")));
     host.now = host.now.plus(Duration::from_secs(61));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.probed[2..], [(Some("192.0.2.3".to_owned()), 1)]);
 }
 
@@ -225,7 +225,7 @@ fn container_restarted_for_a_resize_gets_the_limits_at_the_start_of_its_sync() {
     let actions = worker.current_actions().to_vec();
     for (index, action) in actions.iter().enumerate() {
         let outcome = host.act(&"a".into(), action);
-        host.tell(PodsInput::Progress { uid: "a".into(), ticket, index, outcome });
+        host.send(PodsInput::Progress { uid: "a".into(), ticket, index, outcome });
     }
     let worker = host.pods.worker(&"a".into()).expect("a worker");
     let given = worker.resizing.actuated.containers["c"].limits.as_ref().expect("limits");
@@ -246,7 +246,7 @@ fn a_resize_without_room_waits_until_there_is() {
     assert_eq!(host.status("a")["observedGeneration"], 2);
     // Checked again, with no news.
     host.now = host.now.plus(Duration::from_secs(181));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.take(), "");
     host.remove("b");
     let log = host.take();
@@ -295,7 +295,7 @@ fn resize_refused_by_the_runtime_is_reported_and_retried() {
     assert_eq!(progress, Some((json!("Error"), json!(2))));
     host.refuses = None;
     host.now = host.now.plus(Duration::from_secs(11));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     assert_eq!(host.take(), "resize a [c], ResizeCompleted a");
 }
 
@@ -401,7 +401,7 @@ fn room_of_a_pod_is_free_when_its_end_is_reported() {
     host.lingers = true;
     host.remove("old");
     // The runtime's event for the end of all containers comes before its call returns.
-    host.tell(PodsInput::Hint { uid: "old".into(), hint: Hint::Changed });
+    host.send(PodsInput::Hint { uid: "old".into(), hint: Hint::Changed });
     assert_eq!(host.stage("old"), Some(WorkerStage::Terminating));
     assert_eq!(host.status("old")["phase"], "Succeeded");
     host.lingers = false;
@@ -421,7 +421,7 @@ fn container_that_fails_to_start_enters_crash_loop_backoff() {
     assert_eq!(told(&host), (json!(0), json!("RunContainerError")));
     let mut sync = |seconds| {
         host.now = host.now.plus(Duration::from_secs(seconds));
-        host.tell(PodsInput::Tick);
+        host.send(PodsInput::Tick);
         told(&host)
     };
     assert_eq!(sync(1), (json!(1), json!("RunContainerError")));

@@ -48,8 +48,8 @@ impl Context {
             log: Vec::new(),
             during: None,
         };
-        context.tell(PodsInput::Tick);
-        context.tell(PodsInput::SourcesReady);
+        context.send(PodsInput::Tick);
+        context.send(PodsInput::SourcesReady);
         context
     }
 
@@ -61,11 +61,11 @@ impl Context {
     }
 
     fn want(&mut self, pod: Pod) {
-        self.tell(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
+        self.send(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
     }
 
     fn content(&mut self, files: bool) {
-        self.tell(PodsInput::Content { uid: uid(), files });
+        self.send(PodsInput::Content { uid: uid(), files });
     }
 
     /// Lets time pass up to when the core wants to be woken; the time that took.
@@ -73,7 +73,7 @@ impl Context {
         let at = self.pods.next_wake().expect("a time");
         let waited = at.since(self.now.mono);
         self.now = self.now.plus(waited);
-        self.tell(PodsInput::Tick);
+        self.send(PodsInput::Tick);
         waited
     }
 
@@ -81,7 +81,7 @@ impl Context {
         std::mem::take(&mut self.log)
     }
 
-    fn tell(&mut self, input: PodsInput) {
+    fn send(&mut self, input: PodsInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for command in self.pods.handle(self.now, input) {
@@ -140,7 +140,7 @@ fn changed_files_cause_one_refresh_and_no_other_action() {
     let mut context = Context::running();
     context.content(true);
     assert_eq!(context.take(), ["Refresh"]);
-    context.tell(PodsInput::Tick);
+    context.send(PodsInput::Tick);
     assert_eq!(context.take(), [""; 0]);
     // A variable keeps its value until the container restarts.
     context.content(false);
@@ -168,11 +168,11 @@ fn failed_refresh_backs_off_and_does_not_delay_container_restarts() {
     // The container ends meanwhile: it starts again at once, files or not.
     context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    context.tell(PodsInput::Hint { uid: uid(), hint });
+    context.send(PodsInput::Hint { uid: uid(), hint });
     assert_eq!(context.take(), ["Prepare", "StartContainer"]);
     // To prepare was to refresh: nothing is left to do.
     context.failing.clear();
-    context.tell(PodsInput::Tick);
+    context.send(PodsInput::Tick);
     assert_eq!(context.take(), [""; 0]);
     // A new report is acted upon at once, whatever failed before.
     context.content(true);
@@ -191,7 +191,7 @@ fn pod_that_waits_for_an_object_is_retried_when_the_object_appears() {
         context.failing.insert(verb, reason);
         context.want(pod(&json!({}), &json!([])));
         assert_eq!(context.take().last(), Some(&verb));
-        context.tell(PodsInput::Tick);
+        context.send(PodsInput::Tick);
         assert_eq!(context.take(), [""; 0], "it waits");
         context.failing.clear();
         context.content(verb == "Prepare");
@@ -270,12 +270,12 @@ fn a_prepare_that_fails_is_made_again_before_anything_else() {
     context.failing.insert("Prepare", "FailedMount");
     context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    context.tell(PodsInput::Hint { uid: uid(), hint });
+    context.send(PodsInput::Hint { uid: uid(), hint });
     assert_eq!(context.take(), ["Prepare"]);
     // An earlier agent has started it: its volumes still have to be prepared.
     context.record.containers = vec![testing::container("c", "id")];
     context.failing.clear();
-    context.tell(PodsInput::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
+    context.send(PodsInput::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
     assert_eq!(context.take(), [""; 0]);
     context.wake();
     assert_eq!(context.take(), ["Prepare"]);

@@ -32,7 +32,7 @@ fn visits_of_one(count: usize) -> u64 {
     let before = visits::so_far();
     host.want(named("one"));
     host.pods.checkpoints();
-    host.tell(PodsInput::Hint { uid: "one".into(), hint: Hint::Changed });
+    host.send(PodsInput::Hint { uid: "one".into(), hint: Hint::Changed });
     host.remove("one");
     host.pods.checkpoints();
     assert!(host.pods.worker(&"one".into()).is_none(), "it is gone");

@@ -42,10 +42,10 @@ impl EndsNode {
         record.containers = vec![testing::container("c", "id")];
         let (reads, syncs, statuses) = (Vec::new(), Vec::new(), Vec::new());
         let mut node = Self { pods: Pods::new(settings), record, reads, syncs, statuses };
-        node.tell(PodsInput::Tick);
-        node.tell(PodsInput::Listed { stamp: 1, result: Ok(Vec::new()) });
-        node.tell(PodsInput::SourcesReady);
-        node.tell(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
+        node.send(PodsInput::Tick);
+        node.send(PodsInput::Listed { stamp: 1, result: Ok(Vec::new()) });
+        node.send(PodsInput::SourcesReady);
+        node.send(PodsInput::Desired { uid: uid(), pod: Arc::new(pod) });
         node.read();
         // Its containers were made by an earlier agent: only its volumes are prepared again.
         node.end_sync();
@@ -55,7 +55,7 @@ impl EndsNode {
         node
     }
 
-    fn tell(&mut self, input: PodsInput) {
+    fn send(&mut self, input: PodsInput) {
         for command in self.pods.handle(core::now(), input) {
             match command {
                 Command::Read { stamp, after, .. } => self.reads.push((stamp, after)),
@@ -67,22 +67,22 @@ impl EndsNode {
     }
 
     fn hint(&mut self, hint: Hint) {
-        self.tell(PodsInput::Hint { uid: uid(), hint });
+        self.send(PodsInput::Hint { uid: uid(), hint });
     }
 
     /// Answers the newest request.
     fn read(&mut self) {
         let (stamp, _) = std::mem::take(&mut self.reads).pop().expect("a question");
         let result = Ok(self.record.clone());
-        self.tell(PodsInput::Observed { uid: uid(), stamp, result });
+        self.send(PodsInput::Observed { uid: uid(), stamp, result });
     }
 
     fn end_sync(&mut self) {
         let (ticket, actions) = self.syncs.pop().expect("a sync");
         for index in 0..actions.len() {
-            self.tell(PodsInput::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
+            self.send(PodsInput::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
         }
-        self.tell(PodsInput::SyncDone { uid: uid(), ticket });
+        self.send(PodsInput::SyncDone { uid: uid(), ticket });
     }
 
     /// The end that the last status shows.
@@ -166,7 +166,7 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
 #[test]
 fn pod_being_stopped_is_reread_rarely_and_at_once_after_the_stop() {
     let mut node = EndsNode::running("Always");
-    node.tell(PodsInput::Removed { uid: uid() });
+    node.send(PodsInput::Removed { uid: uid() });
     let (_, actions) = node.syncs.last().expect("a sync");
     assert_eq!(actions[0].verb(), "KillPod");
     node.seen_by_kernel();
@@ -193,7 +193,7 @@ fn pod_readded_during_its_stop_starts_from_the_status_reported_meanwhile() {
         host.remove("p");
         host.want(core::plain("p", "100m"));
         let told = core::sized_pod("p", "100m", 1, json!({"status": {"phase": phase}}));
-        host.tell(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(told) });
+        host.send(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(told) });
         host.finish("p");
         assert_eq!(host.take_starts(), starts, "{phase}");
         assert_eq!(host.status("p")["phase"], phase);

@@ -73,7 +73,7 @@ fn victim_without_a_runtime_record_is_not_started_again_by_a_restarted_agent() {
     let mut told = pod("b", 0);
     let status = json!({"phase": "Failed", "reason": "Evicted"});
     told.status = serde_json::from_value(status).expect("a status");
-    node.host.tell(PodsInput::Reconciled { uid: "b".into(), pod: told.into() });
+    node.host.send(PodsInput::Reconciled { uid: "b".into(), pod: told.into() });
     assert!(!kept(&mut node) && !needs(&node, Action::Cleanup), "its source knows");
 }
 
@@ -93,7 +93,7 @@ fn terminating_preempted_pod_is_evicted_at_once_before_other_pods() {
     node.host.stubborn = true;
     let (phase, reason) = ("Failed".to_owned(), "Preempting".to_owned());
     let verdict = status::PodVerdict { phase, reason, message: "room".to_owned() };
-    node.host.tell(PodsInput::Kill { uid: "drains".into(), verdict, grace_seconds: None });
+    node.host.send(PodsInput::Kill { uid: "drains".into(), verdict, grace_seconds: None });
     assert_eq!(grace(&node, "drains"), Some(3600));
     node.pass(15);
     assert_eq!(node.victims(), ["drains"]);

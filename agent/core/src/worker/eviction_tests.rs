@@ -168,12 +168,12 @@ impl Scarce {
         if let Some((ticket, pods, disks)) = self.host.looks.pop() {
             self.uses.values_mut().for_each(|(_, disk)| *disk += self.writes);
             let observation = Box::new(self.observe(&pods, disks));
-            self.host.tell(PodsInput::Pressure { ticket, observation });
+            self.host.send(PodsInput::Pressure { ticket, observation });
         } else if let Some(ticket) = self.host.reclaims.pop() {
             let bytes = std::mem::take(&mut self.garbage);
             self.unseen = (bytes, self.host.now.wall.plus(self.shows_after));
             let freed = Freed { bytes, images: u32::from(bytes > 0), ..Freed::default() };
-            self.host.tell(PodsInput::Reclaimed { ticket, freed });
+            self.host.send(PodsInput::Reclaimed { ticket, freed });
         } else {
             return false;
         }
@@ -237,12 +237,12 @@ fn no_pod_is_evicted_while_a_reclaim_reports_progress() {
     };
     for _ in 0..5 {
         pass(&mut node, 110);
-        node.host.tell(PodsInput::Reclaiming { ticket });
+        node.host.send(PodsInput::Reclaiming { ticket });
     }
     assert_eq!(node.victims(), [""; 0]);
     // Word of another one is none of this one.
     pass(&mut node, 100);
-    node.host.tell(PodsInput::Reclaiming { ticket: ticket + 1 });
+    node.host.send(PodsInput::Reclaiming { ticket: ticket + 1 });
     pass(&mut node, 80);
     assert_eq!(node.victims(), ["a"], "{:?}", node.evicted);
 }
@@ -433,7 +433,7 @@ fn best_effort_pods_are_rejected_until_the_pressure_transition_period_ends() {
     let message = node.host.status("early")["message"].clone();
     assert_eq!(message, "Pod was rejected: The node had condition: [MemoryPressure]. ");
     // The Node object's conditions meanwhile change nothing.
-    node.host.tell(PodsInput::Admission(small_settings().admission));
+    node.host.send(PodsInput::Admission(small_settings().admission));
     assert!(refused(&mut node, "meanwhile"));
     node.want(pod("burstable", 0), 1, 1);
     assert_eq!(node.host.stage("burstable"), Some(WorkerStage::Syncing));
@@ -448,7 +448,7 @@ fn kernel_memory_events_trigger_one_observation_at_once() {
     node.pass(1);
     assert!(node.host.looks.is_empty());
     for _ in 0..100 {
-        node.host.tell(PodsInput::MemoryLow);
+        node.host.send(PodsInput::MemoryLow);
     }
     assert_eq!(node.host.looks.len(), 1);
     assert!(node.answer());
@@ -468,7 +468,7 @@ fn unanswered_observation_is_requested_again_and_its_late_answer_is_ignored() {
     // The answer to the first one comes late and is none.
     node.want(pod("a", 0), 950, 1);
     let observation = Box::new(node.observe(&Scope::All, true));
-    node.host.tell(PodsInput::Pressure { ticket: lost.0, observation });
+    node.host.send(PodsInput::Pressure { ticket: lost.0, observation });
     assert_eq!(node.host.looks.len(), 1);
     assert_eq!(node.host.looks[0].0, again);
     assert_eq!(node.host.take(), "StartContainer a");
@@ -478,7 +478,7 @@ fn unanswered_observation_is_requested_again_and_its_late_answer_is_ignored() {
 fn no_observation_is_requested_without_eviction_settings() {
     let mut host = Host::new();
     host.want(pod("a", 0));
-    host.tell(PodsInput::MemoryLow);
+    host.send(PodsInput::MemoryLow);
     host.wait(Duration::from_secs(600));
     assert!(host.looks.is_empty() && host.pods.evict_wake().is_none());
 }

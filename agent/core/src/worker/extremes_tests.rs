@@ -142,7 +142,7 @@ proptest! {
         let verdict =
             PodVerdict { phase: text("Failed"), reason: text("Evicted"), message: text("why") };
         let grace_seconds = Some(numbers.long[0]);
-        host.tell(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds });
+        host.send(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds });
         host.take();
         // A year, and half a year more.
         host.wait(Duration::from_secs(3600 * 24 * 548));

@@ -40,7 +40,7 @@ fn crash(host: &mut Host, times: u32) {
 /// The runtime is listed once more, late enough for a check of the rest.
 fn collect(host: &mut Host) {
     host.wait(Duration::from_secs(61));
-    host.tell(PodsInput::Lost);
+    host.send(PodsInput::Lost);
 }
 
 fn crashed(per_container: Option<usize>, pod: Pod, times: u32) -> Host {
@@ -82,7 +82,7 @@ fn the_last_end_stays_while_the_next_start_waits() {
     // It is started again at once after the first end, and waits after the second.
     host.end("p", "c", 1);
     host.end("p", "c", 1);
-    host.tell(PodsInput::Lost);
+    host.send(PodsInput::Lost);
     assert_eq!(left(&host), "4:Exited");
     host.wait(LONG);
     assert_eq!(left(&host), "5:Running 4:Exited", "its count goes on");
@@ -92,13 +92,13 @@ fn the_last_end_stays_while_the_next_start_waits() {
 fn garbage_collection_waits_until_all_sources_are_ready() {
     let mut host = crashed(Some(3), plain("p", "100m"), 4);
     host.pods = super::Pods::new(settings(Some(0)));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     host.want(plain("p", "100m"));
     for _ in 0..3 {
         collect(&mut host);
     }
     assert_eq!(left(&host), "4:Running 3:Exited", "as much as a start leaves");
-    host.tell(PodsInput::SourcesReady);
+    host.send(PodsInput::SourcesReady);
     collect(&mut host);
     assert_eq!(left(&host), "4:Running");
 }
@@ -115,7 +115,7 @@ fn containers_of_a_finished_pod_are_removed_after_its_source_knows_the_end() {
     let mut host = ended_here(ended("Running", ""));
     assert_eq!(left(&host), "0:Exited", "after a crash of the agent it would be run again");
     let pod = Arc::new(ended("Succeeded", ""));
-    host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
+    host.send(PodsInput::Reconciled { uid: "p".into(), pod });
     collect(&mut host);
     assert_eq!((left(&host), host.records["p"].sandboxes.len()), (String::new(), 1));
     assert_eq!(host.status("p")["phase"], "Succeeded");
@@ -123,7 +123,7 @@ fn containers_of_a_finished_pod_are_removed_after_its_source_knows_the_end() {
     assert_eq!(end["exitCode"], 0, "people see its end all the same");
     let mut host = ended_here(of_folder(ended("Running", ""), "p"));
     let pod = Arc::new(of_folder(ended("Succeeded", ""), "p"));
-    host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
+    host.send(PodsInput::Reconciled { uid: "p".into(), pod });
     collect(&mut host);
     assert_eq!(left(&host), "0:Exited", "nobody else knows that a static pod is over");
 }
@@ -136,7 +136,7 @@ fn evicted_or_preempted_pod_leaves_no_container_and_no_sandbox() {
         host.want(ended("Running", ""));
         host.end("p", "c", 1);
         let pod = Arc::new(ended("Failed", reason));
-        host.tell(PodsInput::Reconciled { uid: "p".into(), pod });
+        host.send(PodsInput::Reconciled { uid: "p".into(), pod });
         let left = |host: &Host| {
             let record = &host.records["p"];
             (record.containers.len(), record.sandboxes.len())
@@ -168,7 +168,7 @@ fn failing_list_of_the_runtime_is_reported_once_a_minute() {
     let mut fail = |after: u64| {
         host.now = host.now.plus(Duration::from_secs(after));
         let result = Err(ReadFailure("rpc error: code = Unavailable desc = gone".to_owned()));
-        host.tell(PodsInput::Listed { stamp: 1, result });
+        host.send(PodsInput::Listed { stamp: 1, result });
         host.take()
     };
     let told = "rpc error: code = Unavailable desc = gone";
@@ -191,7 +191,7 @@ fn short_of_disk() -> Host {
     let mut host = Host::with(Settings { eviction, ..settings(Some(5)) });
     host.want(ended("Running", ""));
     host.end("p", "c", 1);
-    host.tell(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(ended("Failed", "")) });
+    host.send(PodsInput::Reconciled { uid: "p".into(), pod: Arc::new(ended("Failed", "")) });
     collect(&mut host);
     assert_eq!(left(&host), "0:Exited", "the limits leave it");
     host
@@ -208,7 +208,7 @@ fn tell_full(host: &mut Host) {
         pods: None,
     };
     let (ticket, ..) = host.looks.pop().expect("a look was asked for");
-    host.tell(PodsInput::Pressure { ticket, observation: Box::new(observation) });
+    host.send(PodsInput::Pressure { ticket, observation: Box::new(observation) });
 }
 
 #[test]

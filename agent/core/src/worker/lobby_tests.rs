@@ -37,7 +37,7 @@ fn pods_of_the_api_wait_until_the_node_was_seen_and_static_ones_do_not() {
     host.want(of_folder(plain("static", "100m"), "static"));
     assert_eq!((host.take().as_str(), host.stage("a")), ("StartContainer static", None));
     assert!(!host.pods.knows_all(), "what is there of it is not left over");
-    host.tell(PodsInput::Admission(labelled("ssd")));
+    host.send(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
     assert!(host.pods.knows_all());
 }
@@ -49,7 +49,7 @@ fn pod_that_waits_for_the_node_object_may_be_updated_or_removed() {
     host.want(selective("a", "ssd"));
     host.want(selective("b", "ssd"));
     host.remove("b");
-    host.tell(PodsInput::Admission(labelled("ssd")));
+    host.send(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -59,9 +59,9 @@ fn a_pod_that_waits_for_the_node_is_no_orphan() {
     host.want(plain("a", "100m"));
     let record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
     host.records.insert("a".into(), record);
-    host.tell(PodsInput::Lost);
+    host.send(PodsInput::Lost);
     assert_eq!(host.stage("a"), None);
-    host.tell(PodsInput::Admission(labelled("ssd")));
+    host.send(PodsInput::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
 }
 
@@ -72,7 +72,7 @@ fn containers_of_a_pod_removed_while_waiting_are_stopped_before_orphan_cleanup()
     let mut record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
     record.containers.push(crate::status::testing::container("c", "c1"));
     host.records.insert("a".into(), record);
-    host.tell(PodsInput::Lost);
+    host.send(PodsInput::Lost);
     // The list of running pods may take its time, and fail.
     let commands = host.pods.handle(host.now, PodsInput::Removed { uid: "a".into() });
     assert!(!host.pods.knows_all(), "its volumes are in use");
@@ -81,7 +81,7 @@ fn containers_of_a_pod_removed_while_waiting_are_stopped_before_orphan_cleanup()
         _ => None,
     });
     let stamp = list.expect("a list that begins now");
-    host.tell(PodsInput::Listed { stamp, result: Err(ReadFailure("unavailable".to_owned())) });
+    host.send(PodsInput::Listed { stamp, result: Err(ReadFailure("unavailable".to_owned())) });
     assert!(!host.pods.knows_all());
     host.wait(Duration::from_secs(5));
     assert_eq!(host.take(), "KillPod a");
@@ -92,11 +92,11 @@ fn containers_of_a_pod_removed_while_waiting_are_stopped_before_orphan_cleanup()
 fn node_labels_are_fetched_again_before_a_pod_fails_node_affinity() {
     for (fresh, told) in [(Some("ssd"), "StartContainer a"), (None, "NodeAffinity a")] {
         let mut host = unseen();
-        host.tell(PodsInput::Admission(labelled("hdd")));
+        host.send(PodsInput::Admission(labelled("hdd")));
         host.want(selective("a", "ssd"));
         assert_eq!(host.take(), "", "it is not failed for what may be old");
         let ticket = host.node_reads.pop().expect("a read of the node");
-        host.tell(PodsInput::NodeFetched { ticket, node: fresh.map(labelled) });
+        host.send(PodsInput::NodeFetched { ticket, node: fresh.map(labelled) });
         assert_eq!(host.take(), told, "{fresh:?}");
     }
     let mut host = Host::new();
@@ -107,15 +107,15 @@ fn node_labels_are_fetched_again_before_a_pod_fails_node_affinity() {
 #[test]
 fn node_read_begun_before_a_pod_arrived_does_not_decide_its_admission() {
     let mut host = unseen();
-    host.tell(PodsInput::Admission(labelled("hdd")));
+    host.send(PodsInput::Admission(labelled("hdd")));
     host.want(selective("a", "ssd"));
     host.want(selective("b", "ssd"));
     let ticket = host.node_reads.pop().expect("a read of the node");
     assert_eq!(host.node_reads.pop(), None, "one at a time");
-    host.tell(PodsInput::NodeFetched { ticket, node: Some(labelled("hdd")) });
+    host.send(PodsInput::NodeFetched { ticket, node: Some(labelled("hdd")) });
     assert_eq!(host.take(), "NodeAffinity a");
     let ticket = host.node_reads.pop().expect("another read");
-    host.tell(PodsInput::NodeFetched { ticket, node: Some(labelled("ssd")) });
+    host.send(PodsInput::NodeFetched { ticket, node: Some(labelled("ssd")) });
     assert_eq!(host.take(), "StartContainer b");
 }
 

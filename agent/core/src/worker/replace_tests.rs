@@ -21,7 +21,7 @@ fn with_new_image(policy: &str) -> (Host, Pod) {
     host.want(pod.clone());
     let record = host.records.get_mut("p").expect("a pod in the runtime");
     record.containers[0].hash = Some(made_of);
-    host.tell(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
+    host.send(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
     pod.spec.as_mut().expect("a spec").containers[0].image = Some("i:2".to_owned());
     (host, pod)
 }
@@ -43,7 +43,7 @@ fn kill_only(host: &mut Host, pod: Pod, code: i32) -> Vec<Action> {
     let record = host.records.get_mut("p").expect("a pod in the runtime");
     assert_eq!(record.containers[0].state, RunState::Exited, "{actions:?}");
     record.containers[0].exit_code = code;
-    host.tell(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
+    host.send(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
     actions
 }
 
@@ -60,10 +60,10 @@ fn go_on(host: &mut Host, actions: &[Action], fails: bool) {
         } else if starts {
             outcome = host.act(&uid, action);
         }
-        host.tell(PodsInput::Progress { uid: uid.clone(), ticket, index, outcome });
-        host.tell(PodsInput::Hint { uid: uid.clone(), hint: Hint::Changed });
+        host.send(PodsInput::Progress { uid: uid.clone(), ticket, index, outcome });
+        host.send(PodsInput::Hint { uid: uid.clone(), hint: Hint::Changed });
     }
-    host.tell(PodsInput::SyncDone { uid, ticket });
+    host.send(PodsInput::SyncDone { uid, ticket });
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn published_exit_that_the_policy_does_not_restart_stays_final() {
         let evidence = &mut record.containers[0].evidence;
         evidence.exit = Some(KernelExit { code: 0, at });
         evidence.told = Some(TaskExit { code: 0, at, words: Some(String::new()) });
-        host.tell(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
+        host.send(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
         host.take_starts();
         host.want(pod);
         let told = container(&host);

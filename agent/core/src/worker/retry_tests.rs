@@ -8,7 +8,7 @@ use crate::worker::{Failure, PodVerdict, PodsInput, Wait, WorkerStage};
 
 impl Host {
     fn retry(&mut self) {
-        self.tell(PodsInput::Retry { uid: "p".into() });
+        self.send(PodsInput::Retry { uid: "p".into() });
     }
 
     fn waits(&self) -> Vec<Wait> {
@@ -101,8 +101,8 @@ fn retry_of_a_pod_level_failure_runs_at_once_and_keeps_the_failure_count() {
     let fail = |host: &mut Host| {
         let ticket = host.ticket("p");
         let outcome = Err(Failure::new("FailedMount", "no such server"));
-        host.tell(PodsInput::Progress { uid: "p".into(), ticket, index: 0, outcome });
-        host.tell(PodsInput::SyncDone { uid: "p".into(), ticket });
+        host.send(PodsInput::Progress { uid: "p".into(), ticket, index: 0, outcome });
+        host.send(PodsInput::SyncDone { uid: "p".into(), ticket });
     };
     // Half a second, doubled each time.
     for wait in [500, 1000, 2000, 4000] {
@@ -126,7 +126,7 @@ fn a_pod_that_ends_or_has_ended_is_left_alone() {
         message: String::new(),
     };
     host.stubborn = true;
-    host.tell(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds: None });
+    host.send(PodsInput::Kill { uid: "p".into(), verdict, grace_seconds: None });
     assert_eq!(host.stage("p"), Some(WorkerStage::Terminating));
     for stage in [WorkerStage::Terminating, WorkerStage::Finished] {
         host.take();

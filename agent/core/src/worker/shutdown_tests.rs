@@ -44,7 +44,7 @@ fn seconds(count: u64) -> Duration {
 #[test]
 fn shutdown_ends_pods_group_by_group_with_reason_terminated() {
     let mut host = host();
-    host.tell(begins());
+    host.send(begins());
     assert_eq!(host.take(), "KillPod least, KillPod middle, KillPod critical");
     for uid in ["least", "middle", "critical"] {
         let status = host.status(uid);
@@ -60,7 +60,7 @@ fn shutdown_ends_pods_group_by_group_with_reason_terminated() {
         assert_eq!(host.stage(uid), Some(WorkerStage::Finished));
     }
     // However often the machine reports it, nothing is stopped twice, nothing starts again.
-    host.tell(begins());
+    host.send(begins());
     host.wait(seconds(600));
     assert_eq!(host.take(), "");
 }
@@ -72,7 +72,7 @@ fn a_pod_that_has_not_begun_ends_as_any_other() {
     host.want(sized_pod("waits", "990m", 1, json!({"priority": 2_000_001_000})));
     assert_eq!(host.stage("waits"), Some(WorkerStage::Waiting), "for those that make room");
     host.stubborn = false;
-    host.tell(begins());
+    host.send(begins());
     let status = host.status("waits");
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Terminated")));
     let conditions = status["conditions"].as_array().expect("conditions");
@@ -87,7 +87,7 @@ fn a_pod_that_has_not_begun_ends_as_any_other() {
 fn shutdown_group_waits_for_the_previous_group_only_for_its_period() {
     let mut host = host();
     host.stubborn = true;
-    host.tell(begins());
+    host.send(begins());
     let stages = |host: &Host| {
         ["least", "middle", "critical"].map(|uid| host.stage(uid) == Some(WorkerStage::Terminating))
     };
@@ -107,11 +107,11 @@ fn shutdown_group_waits_for_the_previous_group_only_for_its_period() {
 fn a_group_is_not_over_before_its_volumes_are_unmounted() {
     let mut host = host();
     host.lingers = true;
-    host.tell(begins());
+    host.send(begins());
     assert_eq!(host.stage("least"), Some(WorkerStage::Terminating));
     // Its containers have ended; the next action is the removal of its volumes.
     let stop = host.ticket("least");
-    host.tell(PodsInput::SyncDone { uid: "least".into(), ticket: stop });
+    host.send(PodsInput::SyncDone { uid: "least".into(), ticket: stop });
     assert_eq!(host.stage("least"), Some(WorkerStage::Terminated));
     assert_eq!(host.status("least")["reason"], "Terminated");
     assert_eq!(host.stage("middle"), Some(WorkerStage::Syncing));
@@ -124,17 +124,17 @@ fn a_group_is_not_over_before_its_volumes_are_unmounted() {
 #[test]
 fn pods_are_rejected_during_a_shutdown_and_admitted_after_its_cancellation() {
     let mut host = host();
-    host.tell(begins());
+    host.send(begins());
     host.want(pod("late", 2_000_001_000));
     assert_eq!(host.status("late")["reason"], "NodeShutdown");
     let message = "Pod was rejected as the node is shutting down.";
     assert!(host.status("late")["message"].as_str().is_some_and(|told| told.ends_with(message)));
     // The Node object's conditions meanwhile open nothing.
     let node = small_settings().admission;
-    host.tell(PodsInput::Admission(node));
+    host.send(PodsInput::Admission(node));
     host.want(pod("later", 0));
     assert_eq!(host.status("later")["reason"], "NodeShutdown");
-    host.tell(PodsInput::Shutdown(Notice::Cancelled));
+    host.send(PodsInput::Shutdown(Notice::Cancelled));
     host.take();
     host.want(pod("after", 0));
     assert_eq!(host.take(), "StartContainer after");
@@ -145,8 +145,8 @@ fn pods_are_rejected_during_a_shutdown_and_admitted_after_its_cancellation() {
 fn pods_of_later_groups_keep_running_when_the_shutdown_is_cancelled() {
     let mut host = host();
     host.stubborn = true;
-    host.tell(begins());
-    host.tell(PodsInput::Shutdown(Notice::Cancelled));
+    host.send(begins());
+    host.send(PodsInput::Shutdown(Notice::Cancelled));
     host.stubborn = false;
     host.wait(seconds(600));
     assert_eq!(host.stage("least"), Some(WorkerStage::Finished));
@@ -154,7 +154,7 @@ fn pods_of_later_groups_keep_running_when_the_shutdown_is_cancelled() {
         assert_eq!(host.stage(uid), Some(WorkerStage::Syncing));
     }
     // And the next one starts over.
-    host.tell(begins());
+    host.send(begins());
     assert_eq!(host.stage("critical"), Some(WorkerStage::Finished));
 }
 
@@ -166,7 +166,7 @@ fn a_pod_that_succeeded_stays_so() {
     host.want(done);
     host.end("done", "c", 0);
     assert_eq!(host.status("done")["phase"], "Succeeded");
-    host.tell(begins());
+    host.send(begins());
     assert_eq!(host.status("done")["phase"], "Succeeded");
     assert_eq!(host.status("done")["reason"], json!(null));
 }
@@ -178,7 +178,7 @@ fn pods_that_wait_for_the_node_object_are_refused_at_once() {
     let mut host = Host::with(settings);
     host.want(pod("guest", 0));
     assert_eq!(host.stage("guest"), None);
-    host.tell(begins());
+    host.send(begins());
     assert_eq!(host.status("guest")["reason"], "NodeShutdown");
     host.want(pod("later", 0));
     assert_eq!(host.status("later")["reason"], "NodeShutdown");
@@ -212,15 +212,15 @@ fn restarted_agent_resumes_the_shutdown_and_starts_no_ended_pod() {
     host.pods = Pods::new(small_settings());
     host.pods.restore(allocated, actuated);
     let resumed = Some(record);
-    host.tell(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
+    host.send(PodsInput::Tick);
     host.take();
     host.take_starts();
     for (uid, priority) in [("least", -7), ("middle", 1_500), ("critical", 2_000_001_000)] {
         host.want(manifest(uid, priority));
     }
     assert_eq!(host.stage("critical"), Some(WorkerStage::Finished), "refused: it had no record");
-    host.tell(PodsInput::SourcesReady);
+    host.send(PodsInput::SourcesReady);
     assert_eq!(host.take_starts(), Vec::<String>::new());
     for uid in ["least", "middle", "critical"] {
         assert_eq!(host.stage(uid), Some(WorkerStage::Finished), "{uid}");
@@ -258,10 +258,10 @@ fn restarted_agent_fails_only_pods_that_ended_after_the_shutdown_began() {
         host.pods = Pods::new(small_settings());
         host.pods.restore(read(&allocated), read(&actuated));
         host.take_starts();
-        host.tell(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
-        host.tell(PodsInput::Tick);
-        host.tell(PodsInput::Desired { uid: "done".into(), pod: std::sync::Arc::new(done) });
-        host.tell(PodsInput::SourcesReady);
+        host.send(PodsInput::Shutdown(Notice::Begins { windows: windows(), resumed }));
+        host.send(PodsInput::Tick);
+        host.send(PodsInput::Desired { uid: "done".into(), pod: std::sync::Arc::new(done) });
+        host.send(PodsInput::SourcesReady);
         assert_eq!(host.status("done")["phase"], expected);
         assert_eq!(host.take_starts(), Vec::<String>::new());
     }
@@ -271,13 +271,13 @@ fn restarted_agent_fails_only_pods_that_ended_after_the_shutdown_began() {
 fn shutdown_group_ends_only_by_its_timeout_until_all_pods_are_known() {
     let mut host = Host::new();
     host.pods = Pods::new(small_settings());
-    host.tell(PodsInput::Tick);
+    host.send(PodsInput::Tick);
     let begun = records(&mut host, begins());
     assert_eq!(begun.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(0));
     host.now = host.now.plus(seconds(10));
     let next = records(&mut host, PodsInput::Tick);
     assert_eq!(next.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(1_000));
-    host.tell(PodsInput::SourcesReady);
+    host.send(PodsInput::SourcesReady);
     assert!(host.pods.knows_all());
     assert!(host.pods.shutdown.as_ref().is_some_and(|shutdown| shutdown.is_over()));
 }

@@ -119,8 +119,8 @@ impl Host {
             looks: Vec::new(),
             reclaims: Vec::new(),
         };
-        host.tell(PodsInput::Tick);
-        host.tell(PodsInput::SourcesReady);
+        host.send(PodsInput::Tick);
+        host.send(PodsInput::SourcesReady);
         host.take();
         host
     }
@@ -138,18 +138,18 @@ impl Host {
             checkpoint::decode(draft.text().as_bytes()).expect("a checkpoint")
         };
         self.pods.restore(read(allocated), read(actuated));
-        self.tell(PodsInput::Tick);
+        self.send(PodsInput::Tick);
         for pod in pods {
             self.want(pod);
         }
-        self.tell(PodsInput::SourcesReady);
+        self.send(PodsInput::SourcesReady);
     }
 
     /// Completes the sync that began while it lingered.
     pub(super) fn finish(&mut self, uid: &str) {
         self.lingers = false;
         let ticket = self.ticket(uid);
-        self.tell(PodsInput::SyncDone { uid: uid.into(), ticket });
+        self.send(PodsInput::SyncDone { uid: uid.into(), ticket });
     }
 
     /// Of the sync under way.
@@ -160,15 +160,15 @@ impl Host {
 
     pub(super) fn want(&mut self, pod: Pod) {
         let uid = pintle_api_types::pod::uid(&pod);
-        self.tell(PodsInput::Desired { uid, pod: Arc::new(pod) });
+        self.send(PodsInput::Desired { uid, pod: Arc::new(pod) });
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
-        self.tell(PodsInput::Removed { uid: uid.into() });
+        self.send(PodsInput::Removed { uid: uid.into() });
     }
 
     /// Feeds an input and everything that follows from it.
-    pub(super) fn tell(&mut self, input: PodsInput) {
+    pub(super) fn send(&mut self, input: PodsInput) {
         let mut inputs = std::collections::VecDeque::from([input]);
         let mut turns = 0;
         while let Some(input) = inputs.pop_front() {
@@ -318,7 +318,7 @@ impl Host {
     /// Time passes.
     pub(super) fn wait(&mut self, by: Duration) {
         self.now = self.now.plus(by);
-        self.tell(PodsInput::Tick);
+        self.send(PodsInput::Tick);
     }
 
     /// Containers that were started since the last look.
@@ -333,7 +333,7 @@ impl Host {
         let latest = latest.expect("a container");
         (latest.state, latest.exit_code) = (RunState::Exited, code);
         latest.finished_at = self.now.wall;
-        self.tell(PodsInput::Hint { uid: uid.into(), hint: Hint::Changed });
+        self.send(PodsInput::Hint { uid: uid.into(), hint: Hint::Changed });
     }
 
     pub(super) fn take(&mut self) -> String {

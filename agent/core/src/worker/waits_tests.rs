@@ -166,7 +166,7 @@ fn an_image_that_cannot_be_pulled_holds_up_no_other_container() {
     assert_eq!(host.take_starts(), ["a"], "after its own crash loop");
     let id = host.records["p"].latest("a").expect("it runs").id.clone();
     let (uid, probe) = ("p".into(), ProbeKind::Liveness);
-    host.tell(PodsInput::Probed { uid, container: id, probe, healthy: false });
+    host.send(PodsInput::Probed { uid, container: id, probe, healthy: false });
     host.wait(Duration::from_secs(20));
     assert_eq!(host.take_starts(), ["a"], "its liveness probe failed");
 }
@@ -213,7 +213,7 @@ fn kernel_exit_that_the_runtime_keeps_contradicting_is_discarded() {
     for _ in 0..3 {
         let (container, at) = (Some(id.clone()), host.now.wall);
         let hint = Hint::Exited { container, code: Some(3), at };
-        host.tell(PodsInput::Hint { uid: "p".into(), hint });
+        host.send(PodsInput::Hint { uid: "p".into(), hint });
         let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
         assert_eq!(shown.containers[0].evidence.exit, None, "it is kept as evidence");
     }
@@ -223,7 +223,7 @@ fn kernel_exit_that_the_runtime_keeps_contradicting_is_discarded() {
     record.containers[0].state = crate::observed::RunState::Exited;
     (record.containers[0].exit_code, record.containers[0].reason) = (255, "Unknown".to_owned());
     let hint = Hint::Exited { container, code: Some(9), at };
-    host.tell(PodsInput::Hint { uid: "p".into(), hint });
+    host.send(PodsInput::Hint { uid: "p".into(), hint });
     let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
     let ended = shown.containers.iter().find(|c| c.id == id).expect("its end");
     assert_eq!(ended.exit_code, 9);

@@ -305,7 +305,7 @@ impl World {
                 }
                 if !std::mem::replace(&mut self.api().said_ready, true) {
                     self.mail(Mail::SourcesReady);
-                    self.tell(PodsInput::SourcesReady);
+                    self.send(PodsInput::SourcesReady);
                 }
             }
             Wire::Watched { run, epoch, gone, pod } => {
@@ -387,7 +387,7 @@ impl World {
             let Some(pod) = update.pod().cloned() else { continue };
             self.mail(intake::report(SourceKind::Api, &update, &pod));
             if let Some(input) = intake::input_of(SourceKind::Api, &update, &pod) {
-                self.tell(input);
+                self.send(input);
             }
         }
     }

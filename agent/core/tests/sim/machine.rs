@@ -69,7 +69,7 @@ impl World {
             MachineNews::StaysUp => {
                 self.machine.is_preparing = false;
                 self.stats.given_up += 1;
-                self.tell(PodsInput::Shutdown(Notice::Cancelled));
+                self.send(PodsInput::Shutdown(Notice::Cancelled));
                 self.check.forgets_shutdown(self.api.as_ref());
             }
             MachineNews::Down => {
@@ -92,7 +92,7 @@ impl World {
 
     fn tell_begins(&mut self, resumed: Option<ShutdownRecord>) {
         let windows = self.machine.windows.clone();
-        self.tell(PodsInput::Shutdown(Notice::Begins { windows, resumed }));
+        self.send(PodsInput::Shutdown(Notice::Begins { windows, resumed }));
     }
 
     /// The agent reports its progress.

@@ -98,13 +98,13 @@ impl World {
             NodeNews::Watched { run } if out => {
                 self.at(S, Event::Node(NodeNews::Watched { run }));
             }
-            NodeNews::Watched { .. } => self.tell(PodsInput::Admission(self.node.shown())),
+            NodeNews::Watched { .. } => self.send(PodsInput::Admission(self.node.shown())),
             NodeNews::Read { run, .. } if run != self.run => {}
             NodeNews::Read { ticket, .. } => {
                 let failed = out || self.trouble(Fault::Api, 10);
                 self.node.unread |= failed;
                 let node = (!failed).then(|| self.node.shown());
-                self.tell(PodsInput::NodeFetched { ticket, node });
+                self.send(PodsInput::NodeFetched { ticket, node });
             }
         }
     }
@@ -180,7 +180,7 @@ impl World {
             said.insert(probe, healthy);
         }
         let (uid, container) = (uid.clone(), id.into());
-        self.tell(PodsInput::Probed { uid, container, probe, healthy });
+        self.send(PodsInput::Probed { uid, container, probe, healthy });
     }
 
     /// True when the scheduler may send a pod with such requests.

@@ -74,7 +74,7 @@ impl World {
         let uid = self.rng.pick(&running).clone();
         self.shortage.greedy.insert(uid);
         if self.rng.chance(70) {
-            self.tell(PodsInput::MemoryLow);
+            self.send(PodsInput::MemoryLow);
         }
     }
 
@@ -99,7 +99,7 @@ impl World {
         let reading = ResourceReading { available: self.memory_left(), capacity: CAPACITY, at };
         let readings = BTreeMap::from([(Signal::MemoryAvailable, reading)]);
         let observation = Observation { at, readings, pods, ..Observation::default() };
-        self.tell(PodsInput::Pressure { ticket, observation: Box::new(observation) });
+        self.send(PodsInput::Pressure { ticket, observation: Box::new(observation) });
     }
 
     /// Checks the eviction of a pod: it takes too much, and some pod does.

@@ -344,7 +344,7 @@ impl World {
             self.count_down();
             assert!(self.stats.steps < STEPS_MAX, "the world spins at {:?}", self.now);
             if tick_first {
-                self.tell(PodsInput::Tick);
+                self.send(PodsInput::Tick);
                 continue;
             }
             let Reverse((_, _, index)) = self.queue.pop().expect("peeked");
@@ -371,7 +371,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::ToAgent(run, input) if run == self.run => self.tell(input),
+            Event::ToAgent(run, input) if run == self.run => self.send(input),
             Event::ToAgent(..) => {}
             Event::Source { run, uid } if run == self.run => self.tell_wanted(&uid),
             Event::Source { .. } => {}
@@ -401,7 +401,7 @@ impl World {
             Event::Deaf { on } => {
                 self.deaf = on;
                 if !on {
-                    self.tell(PodsInput::Lost);
+                    self.send(PodsInput::Lost);
                 }
             }
             Event::Content => self.content(),
@@ -412,7 +412,7 @@ impl World {
     }
 
     /// Gives the agent an input and executes its commands.
-    pub fn tell(&mut self, input: PodsInput) {
+    pub fn send(&mut self, input: PodsInput) {
         let hint = matches!(input, PodsInput::Hint { .. } | PodsInput::ContainerHint { .. });
         if self.deaf && hint {
             return;
@@ -534,13 +534,13 @@ impl World {
     fn content(&mut self) {
         let Some(uid) = self.any_wanted() else { return };
         let files = self.rng.chance(70);
-        self.tell(PodsInput::Content { uid, files });
+        self.send(PodsInput::Content { uid, files });
     }
 
     /// A user has fixed the cause of some pod's wait, or believes so.
     fn retry(&mut self) {
         if let Some(uid) = self.any_wanted() {
-            self.tell(PodsInput::Retry { uid });
+            self.send(PodsInput::Retry { uid });
         }
     }
 
@@ -632,12 +632,12 @@ impl World {
             let again = before.clone().expect("it was there");
             self.tell_removed(before.as_ref());
             self.manifests.insert(name.clone(), again.clone());
-            self.tell(PodsInput::Desired { uid: again.uid.clone(), pod: again.pod.clone() });
+            self.send(PodsInput::Desired { uid: again.uid.clone(), pod: again.pod.clone() });
             return;
         }
         self.tell_removed(before.as_ref());
         if let Some(new) = self.manifests.get(&name).cloned() {
-            self.tell(PodsInput::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
+            self.send(PodsInput::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
         }
     }
 
@@ -682,7 +682,7 @@ impl World {
 
     fn tell_removed(&mut self, before: Option<&Manifest>) {
         if let Some(old) = before {
-            self.tell(PodsInput::Removed { uid: old.uid.clone() });
+            self.send(PodsInput::Removed { uid: old.uid.clone() });
         }
     }
 
@@ -736,7 +736,7 @@ impl World {
             true => self.rng.range(0, 5),
             false => 0,
         };
-        self.tell(PodsInput::Tick);
+        self.send(PodsInput::Tick);
         if self.api.is_some() {
             self.node_boot();
             return self.api_boot();
@@ -756,7 +756,7 @@ impl World {
     fn tell_wanted(&mut self, uid: &PodUid) {
         let wanted = self.manifests.values().find(|manifest| manifest.uid == *uid);
         if let Some(pod) = wanted.map(|manifest| manifest.pod.clone()) {
-            self.tell(PodsInput::Desired { uid: uid.clone(), pod });
+            self.send(PodsInput::Desired { uid: uid.clone(), pod });
         }
     }
 

@@ -61,12 +61,12 @@ impl Claim<'_> {
         &self,
         candidates: &[Rc<T>],
         is_selected: impl Fn(&T) -> bool,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Vec<Rc<T>>, TranscriptStop> {
         let fates: Vec<_> =
             candidates.iter().map(|object| self.fate(object.meta(), is_selected(object))).collect();
         if fates.iter().any(|fate| matches!(fate, Fate::Adopt)) {
-            self.check_owner(asked)?;
+            self.check_owner(transcript)?;
         }
         let mut requests = Vec::new();
         for (object, fate) in candidates.iter().zip(&fates) {
@@ -80,7 +80,7 @@ impl Claim<'_> {
                 Fate::Own | Fate::Foreign => {}
             }
         }
-        let mut answers = asked.send_all(requests)?.into_iter();
+        let mut answers = transcript.send_all(requests)?.into_iter();
         let mut failure = None;
         let mut claimed = Vec::new();
         for (object, fate) in candidates.iter().zip(&fates) {
@@ -109,10 +109,10 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// When it is not.
-    pub fn check_owner(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub fn check_owner(&self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let key = self.owner.key();
         let target = Target::object(self.owner_kind, key.clone());
-        let fresh = asked.send(Request::Read { target, only_metadata: false })??;
+        let fresh = transcript.send(Request::Read { target, only_metadata: false })??;
         let metadata = &fresh["metadata"];
         let uid = metadata["uid"].as_str().unwrap_or_default();
         if uid != self.owner.uid.as_str() {

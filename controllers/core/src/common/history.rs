@@ -108,7 +108,7 @@ impl History<'_> {
         &self,
         new: &NewRevision,
         collision_count: &mut i32,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Revision, TranscriptStop> {
         let mut body = self.body(new, *collision_count);
         loop {
@@ -120,17 +120,17 @@ impl History<'_> {
                 below: None,
                 body: body.clone(),
             };
-            match asked.send(request)? {
+            match transcript.send(request)? {
                 Ok(created) => return decode(&created),
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => return Err(error.into()),
             }
-            let existing = decode(&asked.send(self.read(&name))??)?;
+            let existing = decode(&transcript.send(self.read(&name))??)?;
             if is_same_data(&existing.data(), &new.data) {
                 return Ok(existing);
             }
             *collision_count += 1;
-            asked.because(format!("the name {name} is taken by a revision with other data"));
+            transcript.because(format!("the name {name} is taken by a revision with other data"));
         }
     }
 
@@ -166,7 +166,7 @@ impl History<'_> {
         &self,
         revision: &Revision,
         number: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Revision, TranscriptStop> {
         let mut newest = Rc::clone(revision);
         let mut conflicts = 0;
@@ -174,11 +174,11 @@ impl History<'_> {
             let mut body = newest.value();
             body["revision"] = number.into();
             let target = Target::object(CONTROLLER_REVISIONS, revision.metadata.key());
-            match asked.send(Request::Replace { target, body })? {
+            match transcript.send(Request::Replace { target, body })? {
                 Ok(replaced) => return decode(&replaced),
                 Err(error) if error.is_conflict() && conflicts < CONFLICTS_MAX => {
                     conflicts += 1;
-                    newest = decode(&asked.send(self.read(&revision.metadata.name))??)?;
+                    newest = decode(&transcript.send(self.read(&revision.metadata.name))??)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -191,7 +191,11 @@ impl History<'_> {
     /// # Errors
     /// When it is no orphan, or the API server refuses it.
     // k8s: controller_history.go AdoptControllerRevision
-    pub fn adopt(&self, revision: &Revision, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub fn adopt(
+        &self,
+        revision: &Revision,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         if let Some(owner) = revision.metadata.controller() {
             let owner = &owner.name;
             return Err(TranscriptStop::failed(format!(
@@ -202,7 +206,7 @@ impl History<'_> {
             "uid": revision.metadata.uid.as_str(),
             "ownerReferences": [controller_reference(self.owner_kind, self.owner)],
         }});
-        asked.send(patch(revision, body))??;
+        transcript.send(patch(revision, body))??;
         Ok(())
     }
 
@@ -214,10 +218,10 @@ impl History<'_> {
     pub fn delete(
         &self,
         revision: &Revision,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let target = Target::object(CONTROLLER_REVISIONS, revision.metadata.key());
-        asked.send(Request::Delete { target, options: DeleteOptions::default() })??;
+        transcript.send(Request::Delete { target, options: DeleteOptions::default() })??;
         Ok(())
     }
 

@@ -23,15 +23,15 @@ fn run<T>(
     answer: impl Fn(&Request) -> Answer,
 ) -> Ran<T> {
     let owner = owner();
-    let mut asked = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
+    let mut transcript = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
     loop {
-        match task(History { owner_kind: STATEFUL_SETS, owner: &owner }, &mut asked) {
+        match task(History { owner_kind: STATEFUL_SETS, owner: &owner }, &mut transcript) {
             Err(TranscriptStop::Pending) => {
-                let answers = asked.wanted().iter().map(&answer).collect();
-                asked.answer(answers);
+                let answers = transcript.wanted().iter().map(&answer).collect();
+                transcript.answer(answers);
             }
             end => {
-                let requests = asked.steps().iter().flat_map(|step| step.requests.clone());
+                let requests = transcript.steps().iter().flat_map(|step| step.requests.clone());
                 return Ran { requests: requests.collect(), end };
             }
         }
@@ -122,8 +122,8 @@ fn own_revisions_and_orphans_that_are_selected_belong_to_the_history() {
 
 #[test]
 fn created_revision_has_owner_labels_and_hash() {
-    let create = |history: History<'_>, asked: &mut Transcript| {
-        history.create(&new_revision(), &mut 0, asked)
+    let create = |history: History<'_>, transcript: &mut Transcript| {
+        history.create(&new_revision(), &mut 0, transcript)
     };
     let ran = run(create, |request| match request {
         Request::Create { body, .. } => Ok(body.clone()),
@@ -144,9 +144,9 @@ fn taken_name_is_used_again_for_the_same_data_and_passed_over_for_other_data() {
     for (data, created, collisions) in
         [(json!({"spec": {"a": "<"}}), 1, 0), (json!({"spec": {"a": "other"}}), 2, 1)]
     {
-        let create = |history: History<'_>, asked: &mut Transcript| {
+        let create = |history: History<'_>, transcript: &mut Transcript| {
             let mut count = 0;
-            let revision = history.create(&new_revision(), &mut count, asked)?;
+            let revision = history.create(&new_revision(), &mut count, transcript)?;
             Ok((revision, count))
         };
         let first = std::cell::RefCell::new(None);
@@ -173,7 +173,9 @@ fn renumbering_keeps_the_data_and_is_retried_on_conflicts() {
     let old = revision("r", 1, "2026-01-01T00:00:00Z");
     let renumber = |number: i64| {
         let old = Rc::clone(&old);
-        move |history: History<'_>, asked: &mut Transcript| history.renumber(&old, number, asked)
+        move |history: History<'_>, transcript: &mut Transcript| {
+            history.renumber(&old, number, transcript)
+        }
     };
     assert!(run(renumber(1), |other| panic!("{other:?}")).requests.is_empty());
     let ran = run(renumber(5), |request| match request {
@@ -197,8 +199,9 @@ fn renumbering_keeps_the_data_and_is_retried_on_conflicts() {
 fn conflicts_and_other_refusals_end_a_renumbering() {
     let old = revision("r", 1, "2026-01-01T00:00:00Z");
     for (code, reason, requests) in [(409, "Conflict", 7), (500, "InternalError", 1)] {
-        let renumber =
-            |history: History<'_>, asked: &mut Transcript| history.renumber(&old, 2, asked);
+        let renumber = |history: History<'_>, transcript: &mut Transcript| {
+            history.renumber(&old, 2, transcript)
+        };
         let ran = run(renumber, |request| match request {
             Request::Replace { .. } => Err(refusal(code, reason)),
             _ => Ok(old.value()),
@@ -210,7 +213,8 @@ fn conflicts_and_other_refusals_end_a_renumbering() {
 #[test]
 fn only_an_orphan_is_adopted() {
     let orphan = revision("r", 1, "2026-01-01T00:00:00Z");
-    let adopt = |history: History<'_>, asked: &mut Transcript| history.adopt(&orphan, asked);
+    let adopt =
+        |history: History<'_>, transcript: &mut Transcript| history.adopt(&orphan, transcript);
     let ran = run(adopt, |_| Ok(json!({})));
     let [Request::Patch { target, form, body }] = &*ran.requests else {
         panic!("{:?}", ran.requests)
@@ -221,14 +225,16 @@ fn only_an_orphan_is_adopted() {
     let mut owned = orphan.value();
     owned["metadata"]["ownerReferences"] = json!([{"uid": "x", "name": "x", "controller": true}]);
     let owned = decode(&owned).expect("a revision");
-    let adopt = |history: History<'_>, asked: &mut Transcript| history.adopt(&owned, asked);
+    let adopt =
+        |history: History<'_>, transcript: &mut Transcript| history.adopt(&owned, transcript);
     assert!(run(adopt, |other| panic!("{other:?}")).end.is_err());
 }
 
 #[test]
 fn deletion_reports_a_refusal() {
     let old = revision("r", 1, "2026-01-01T00:00:00Z");
-    let delete = |history: History<'_>, asked: &mut Transcript| history.delete(&old, asked);
+    let delete =
+        |history: History<'_>, transcript: &mut Transcript| history.delete(&old, transcript);
     assert!(run(delete, |_| Ok(json!({}))).end.is_ok());
     assert!(run(delete, |_| Err(refusal(404, "NotFound"))).end.is_err());
 }

@@ -14,9 +14,9 @@ use crate::frame::{SyncError, Transcript, TranscriptStop};
 pub fn run_side_by_side<T>(
     count: usize,
     task: impl Fn(usize, &mut Transcript) -> Result<T, TranscriptStop>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<Result<T, SyncError>>, TranscriptStop> {
-    let mut lanes: Vec<_> = (0..count).map(|_| Transcript::new(asked.now())).collect();
+    let mut lanes: Vec<_> = (0..count).map(|_| Transcript::new(transcript.now())).collect();
     let mut ends: Vec<Option<Result<T, SyncError>>> = (0..count).map(|_| None).collect();
     loop {
         let mut waiting = Vec::new();
@@ -37,15 +37,15 @@ pub fn run_side_by_side<T>(
         if waiting.is_empty() {
             break;
         }
-        let mut answers = asked.send_all(requests)?.into_iter();
+        let mut answers = transcript.send_all(requests)?.into_iter();
         for at in waiting {
             let wanted = lanes[at].wanted().len();
             lanes[at].answer(answers.by_ref().take(wanted).collect());
         }
     }
     for lane in &lanes {
-        lane.events().iter().for_each(|event| asked.event(event.clone()));
-        lane.reasons().iter().for_each(|reason| asked.because(reason.clone()));
+        lane.events().iter().for_each(|event| transcript.event(event.clone()));
+        lane.reasons().iter().for_each(|reason| transcript.because(reason.clone()));
     }
     Ok(ends.into_iter().map(|end| end.expect("every task has ended")).collect())
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn tasks_send_their_next_requests_together() {
-        let mut asked = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
+        let mut transcript = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
         let task = |at: usize, lane: &mut Transcript| {
             for turn in 0..=at {
                 let answer = lane.send(get(format!("{at}/{turn}")))?;
@@ -109,22 +109,22 @@ mod tests {
         };
         let mut rounds = Vec::new();
         let ends = loop {
-            match run_side_by_side(3, task, &mut asked) {
+            match run_side_by_side(3, task, &mut transcript) {
                 Ok(ends) => break ends,
                 Err(TranscriptStop::Failed(error)) => panic!("{error}"),
                 Err(TranscriptStop::Pending) => {
-                    rounds.push(asked.wanted().len());
-                    let answers = asked.wanted().iter().map(|request| match request {
+                    rounds.push(transcript.wanted().len());
+                    let answers = transcript.wanted().iter().map(|request| match request {
                         Request::Get { path } if path == "1/1" => Ok(json!("fails")),
                         _ => Ok(json!(null)),
                     });
                     let answers = answers.collect();
-                    asked.answer(answers);
+                    transcript.answer(answers);
                 }
             }
         };
         assert_eq!(rounds, [3, 2, 1]);
-        assert_eq!(asked.reasons(), ["0/0", "1/0", "1/1", "2/0", "2/1", "2/2"]);
+        assert_eq!(transcript.reasons(), ["0/0", "1/0", "1/1", "2/0", "2/1", "2/2"]);
         assert!(matches!(&ends[..], [Ok(0), Err(_), Ok(2)]), "{ends:?}");
     }
 

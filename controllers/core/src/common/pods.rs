@@ -68,18 +68,18 @@ pub fn delete(pod: &ObjectKey) -> Request {
 }
 
 /// Records the event about an attempt to create a pod.
-pub fn record_created(answer: &Answer, about: &EventTarget, asked: &mut Transcript) {
+pub fn record_created(answer: &Answer, about: &EventTarget, transcript: &mut Transcript) {
     match answer {
         Ok(pod) => {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
             let message = format!("Created pod: {name}");
-            asked.event(ObjectEvent::normal(about.clone(), "SuccessfulCreate", message));
+            transcript.event(ObjectEvent::normal(about.clone(), "SuccessfulCreate", message));
         }
         // Every create in a terminating namespace fails, so an event adds nothing.
         Err(error) if error.is_namespace_terminating() => {}
         Err(error) => {
             let message = format!("Error creating: {error}");
-            asked.event(ObjectEvent::warning(about.clone(), "FailedCreate", message));
+            transcript.event(ObjectEvent::warning(about.clone(), "FailedCreate", message));
         }
     }
 }
@@ -90,18 +90,18 @@ pub fn record_deleted(
     name: &str,
     answer: Answer,
     about: &EventTarget,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), ApiError> {
     match answer {
         Ok(_) => {
             let message = format!("Deleted pod: {name}");
-            asked.event(ObjectEvent::normal(about.clone(), "SuccessfulDelete", message));
+            transcript.event(ObjectEvent::normal(about.clone(), "SuccessfulDelete", message));
             Ok(())
         }
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
             let message = format!("Error deleting: {error}");
-            asked.event(ObjectEvent::warning(about.clone(), "FailedDelete", message));
+            transcript.event(ObjectEvent::warning(about.clone(), "FailedDelete", message));
             Err(error)
         }
     }

@@ -38,7 +38,7 @@ pub fn replace_status(
     object: Value,
     retry: StatusRetry,
     edit: impl Fn(&mut Value),
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Value, TranscriptStop> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
@@ -49,7 +49,7 @@ pub fn replace_status(
     loop {
         edit(&mut object["status"]);
         let target = Target::status(kind, key.clone());
-        let error = match asked.send(Request::Replace { target, body: object })? {
+        let error = match transcript.send(Request::Replace { target, body: object })? {
             Ok(replaced) => return Ok(replaced),
             Err(error) => error,
         };
@@ -58,7 +58,7 @@ pub fn replace_status(
         }
         retries += 1;
         let target = Target::object(kind, key.clone());
-        object = asked.send(Request::Read { target, only_metadata: false })??;
+        object = transcript.send(Request::Read { target, only_metadata: false })??;
         if text(&object["metadata"]["uid"]) != uid {
             return Err(error.into());
         }
@@ -75,16 +75,16 @@ mod tests {
 
     fn run(retry: StatusRetry, answer: impl Fn(&Request) -> Answer) -> (Vec<Request>, bool) {
         let object = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}});
-        let mut asked = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
+        let mut transcript = Transcript::new(jiff::Timestamp::UNIX_EPOCH);
         let edit = |status: &mut Value| *status = json!({"replicas": 1});
         loop {
-            match replace_status(STATEFUL_SETS, object.clone(), retry, edit, &mut asked) {
+            match replace_status(STATEFUL_SETS, object.clone(), retry, edit, &mut transcript) {
                 Err(TranscriptStop::Pending) => {
-                    let answers = asked.wanted().iter().map(&answer).collect();
-                    asked.answer(answers);
+                    let answers = transcript.wanted().iter().map(&answer).collect();
+                    transcript.answer(answers);
                 }
                 end => {
-                    let requests = asked.steps().iter().flat_map(|step| step.requests.clone());
+                    let requests = transcript.steps().iter().flat_map(|step| step.requests.clone());
                     return (requests.collect(), end.is_ok());
                 }
             }

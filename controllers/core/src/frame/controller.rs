@@ -78,7 +78,7 @@ pub trait Controller: 'static {
     /// When a request has to be answered first, and when the sync failed.
     fn sync(
         snapshot: &Self::Snapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<Self::Note>, TranscriptStop>;
 
     /// Records a note of a sync.

@@ -28,10 +28,10 @@ pub fn drive<C: Controller>(
     now: Timestamp,
     mut answer: impl FnMut(&Request) -> Answer,
 ) -> Driven<C::Note> {
-    let mut asked = Transcript::new(now);
+    let mut transcript = Transcript::new(now);
     let mut failed_notes = Vec::new();
     let outcome = loop {
-        match C::sync(snapshot, &mut asked) {
+        match C::sync(snapshot, &mut transcript) {
             Ok(SyncOutcome { failed: Some(error), notes, .. }) => {
                 failed_notes = notes;
                 break Err(error);
@@ -39,17 +39,17 @@ pub fn drive<C: Controller>(
             Ok(outcome) => break Ok(outcome),
             Err(TranscriptStop::Failed(error)) => break Err(error),
             Err(TranscriptStop::Pending) => {
-                let answers = asked.wanted().iter().map(&mut answer).collect();
-                asked.answer(answers);
+                let answers = transcript.wanted().iter().map(&mut answer).collect();
+                transcript.answer(answers);
             }
         }
     };
-    let requests = asked.steps().iter().flat_map(|step| step.requests.iter().cloned());
+    let requests = transcript.steps().iter().flat_map(|step| step.requests.iter().cloned());
     Driven {
         outcome,
         failed_notes,
         requests: requests.collect(),
-        events: asked.events().to_vec(),
-        reasons: asked.reasons().to_vec(),
+        events: transcript.events().to_vec(),
+        reasons: transcript.reasons().to_vec(),
     }
 }

@@ -77,7 +77,7 @@ struct Sync<C: Controller> {
     /// Events that were ordered.
     emitted: usize,
     /// When its last requests were handed out.
-    asked: Instant,
+    requested: Instant,
     /// It began in shadow: what it was answered may never have been.
     is_shadow: bool,
 }
@@ -150,9 +150,9 @@ impl<C: Controller> RunningController<C> {
         match snapshot {
             Ok(Some(snapshot)) => {
                 let transcript = Transcript::new(turn.now.wall);
-                let asked = turn.now.instant;
+                let requested = turn.now.instant;
                 let is_shadow = self.is_shadow;
-                let sync = Sync { snapshot, transcript, emitted: 0, asked, is_shadow };
+                let sync = Sync { snapshot, transcript, emitted: 0, requested, is_shadow };
                 self.advance(key, sync, turn);
             }
             Ok(None) => {
@@ -195,7 +195,7 @@ impl<C: Controller> RunningController<C> {
                 let requests = sync.transcript.wanted().to_vec();
                 turn.orders.push(FrameEffect::Send { ticket, controller: C::NAME, requests });
                 self.tickets.insert(ticket, key.clone());
-                sync.asked = turn.now.instant;
+                sync.requested = turn.now.instant;
                 self.syncs.insert(key, sync);
             }
         }
@@ -397,7 +397,7 @@ impl<C: Controller> RunningController<C> {
             waits.push(KeyWait::Lists);
         }
         if let Some(sync) = self.syncs.get(key) {
-            let since = now.instant.saturating_duration_since(sync.asked);
+            let since = now.instant.saturating_duration_since(sync.requested);
             waits.push(KeyWait::Answers { requests: sync.transcript.wanted().to_vec(), since });
         }
         if let Some(fence) = self.fences.get(key)

@@ -39,10 +39,10 @@ impl Controller for BusyWorker {
         Some(())
     }
 
-    fn sync((): &(), asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
+    fn sync((): &(), transcript: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
         let (namespace, labels) = (String::new(), String::new());
         let list = Request::List { kind: PODS, namespace, labels, only_metadata: true };
-        asked.send(list).map(|_| SyncOutcome::done())
+        transcript.send(list).map(|_| SyncOutcome::done())
     }
 }
 

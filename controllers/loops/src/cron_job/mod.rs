@@ -126,9 +126,9 @@ impl Controller for CronJobController {
 
     fn sync(
         snapshot: &CronJobSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
-        sync_cron_job(&snapshot.0, asked)
+        sync_cron_job(&snapshot.0, transcript)
     }
 
     fn remember(&mut self, _: &ObjectKey, sample: MetricValue, _: Now) {

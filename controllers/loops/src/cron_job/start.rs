@@ -54,36 +54,36 @@ impl CronSync<'_> {
     /// When requests have to be answered first, or one of them failed.
     pub(super) fn start_due(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<Duration>, TranscriptStop> {
-        let Some(schedule) = self.valid_schedule(asked) else { return Ok(None) };
+        let Some(schedule) = self.valid_schedule(transcript) else { return Ok(None) };
         let now = self.now;
         let due = match recent_start(self.start_base(), now, &schedule) {
             Ok(recent) => {
                 if recent.missed == Missed::Many && recent.newest.is_some() {
-                    self.warn_of_many_missed(asked);
+                    self.warn_of_many_missed(transcript);
                 }
                 recent.newest
             }
             Err(error) => {
                 let text = &self.cron_job.spec.schedule;
                 let message = format!("invalid schedule: {text} : {error}");
-                self.warn("InvalidSchedule", message, asked);
-                asked.because(format!("the schedule {text} never comes"));
+                self.warn("InvalidSchedule", message, transcript);
+                transcript.because(format!("the schedule {text} never comes"));
                 return Ok(None);
             }
         };
         let Some(due) = due else {
-            asked.because("no start is due");
+            transcript.because("no start is due");
             return Ok(Some(wait_for_next(self.start_base(), now, &schedule)));
         };
-        if !self.is_startable(due, asked) {
+        if !self.is_startable(due, transcript) {
             return Ok(Some(wait_for_next(self.start_base(), now, &schedule)));
         }
         if &*self.cron_job.spec.concurrency_policy == "Replace" {
-            self.delete_all_active(asked)?;
+            self.delete_all_active(transcript)?;
         }
-        if !self.create_job(due, asked)? {
+        if !self.create_job(due, transcript)? {
             return Ok(None);
         }
         // The next start is looked for after the one that was just made, which the status has now.
@@ -96,18 +96,18 @@ impl CronSync<'_> {
     }
 
     /// The schedule, unless it is suspended or not valid.
-    fn valid_schedule(&self, asked: &mut Transcript) -> Option<CronSchedule> {
+    fn valid_schedule(&self, transcript: &mut Transcript) -> Option<CronSchedule> {
         let spec = &self.cron_job.spec;
         if let Some(zone) = &spec.time_zone
             && let Err(error) = load_zone(zone, &self.state.local)
         {
             let message = format!("invalid timeZone: {zone:?}: {error}");
-            self.warn("UnknownTimeZone", message, asked);
-            asked.because(format!("the time zone {zone} is not known"));
+            self.warn("UnknownTimeZone", message, transcript);
+            transcript.because(format!("the time zone {zone} is not known"));
             return None;
         }
         if spec.suspend == Some(true) {
-            asked.because("the CronJob is suspended");
+            transcript.because("the CronJob is suspended");
             return None;
         }
         if has_zone_in_text(&self.cron_job) {
@@ -117,35 +117,35 @@ impl CronSync<'_> {
                  for more details",
                 spec.schedule
             );
-            self.warn("UnsupportedSchedule", message, asked);
+            self.warn("UnsupportedSchedule", message, transcript);
         }
         match CronSchedule::parse(&schedule_text(&self.cron_job), &self.state.local) {
             Ok(schedule) => Some(schedule),
             Err(error) => {
                 let message = format!("unparseable schedule: {:?} : {error}", spec.schedule);
-                self.warn("UnparseableSchedule", message, asked);
-                asked.because(format!("the schedule cannot be parsed: {error}"));
+                self.warn("UnparseableSchedule", message, transcript);
+                transcript.because(format!("the schedule cannot be parsed: {error}"));
                 None
             }
         }
     }
 
-    fn warn_of_many_missed(&self, asked: &mut Transcript) {
+    fn warn_of_many_missed(&self, transcript: &mut Transcript) {
         let message = "too many missed start times. Set or decrease \
                        .spec.startingDeadlineSeconds or check clock skew";
-        self.warn("TooManyMissedTimes", message.to_owned(), asked);
+        self.warn("TooManyMissedTimes", message.to_owned(), transcript);
     }
 
     /// The start is neither late nor made already, and no other Job is in its way.
-    fn is_startable(&self, due: Timestamp, asked: &mut Transcript) -> bool {
+    fn is_startable(&self, due: Timestamp, transcript: &mut Transcript) -> bool {
         let spec = &self.cron_job.spec;
         if let Some(seconds) = spec.starting_deadline_seconds {
             let last = due.saturating_add(SignedDuration::from_secs(seconds));
             if last.is_ok_and(|last| last < self.now) {
                 let at = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
                 let message = format!("Missed scheduled time to start a job: {at}");
-                self.warn("MissSchedule", message, asked);
-                asked.because("the starting deadline is over");
+                self.warn("MissSchedule", message, transcript);
+                transcript.because("the starting deadline is over");
                 return false;
             }
         }
@@ -154,30 +154,30 @@ impl CronSync<'_> {
         let mut active = self.status.active.iter();
         let is_active = active.any(|job| job.name == name && job.namespace == namespace);
         if is_active || self.status.last_schedule_time == Some(due) {
-            asked.because(format!("the start of {} was made", whole_seconds(due)));
+            transcript.because(format!("the start of {} was made", whole_seconds(due)));
             return false;
         }
         if &*spec.concurrency_policy == "Forbid" && !self.status.active.is_empty() {
             let message = "Not starting job because prior execution is running and \
                            concurrency policy is Forbid";
-            self.report("JobAlreadyActive", message.to_owned(), asked);
-            asked.because("an earlier Job is active, and the concurrency policy is Forbid");
+            self.report("JobAlreadyActive", message.to_owned(), transcript);
+            transcript.because("an earlier Job is active, and the concurrency policy is Forbid");
             return false;
         }
         true
     }
 
-    fn delete_all_active(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn delete_all_active(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         for active in self.status.active.clone() {
-            asked.because(format!("the Job {} is replaced", active.name));
-            let job = match read_job(&active.namespace, &active.name, asked)? {
+            transcript.because(format!("the Job {} is replaced", active.name));
+            let job = match read_job(&active.namespace, &active.name, transcript)? {
                 Ok(job) => job,
                 Err(error) => {
-                    self.warn("FailedGet", format!("Get job: {error}"), asked);
+                    self.warn("FailedGet", format!("Get job: {error}"), transcript);
                     return Err(error.into());
                 }
             };
-            if !self.delete_active(&job, asked)? {
+            if !self.delete_active(&job, transcript)? {
                 let (namespace, name) = (&active.namespace, &active.name);
                 return Err(TranscriptStop::failed(format!(
                     "could not replace job {namespace}/{name}"
@@ -192,31 +192,31 @@ impl CronSync<'_> {
     fn create_job(
         &mut self,
         start: Timestamp,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
         let namespace = self.cron_job.metadata.namespace.to_string();
         let body = self.job_from_template(start);
         let create =
             Request::Create { kind: JOBS, namespace: namespace.clone(), below: None, body };
-        let job = match asked.send(create)? {
+        let job = match transcript.send(create)? {
             Ok(job) => {
-                self.note_creation(&job, start, asked);
+                self.note_creation(&job, start, transcript);
                 job
             }
             Err(error) if error.is_namespace_terminating() => return Err(error.into()),
             Err(error) if error.is_already_exists() => {
                 // An earlier sync created it and could not write the status, or something else did.
                 let name = job_name(&self.cron_job, start);
-                let job = read_job(&namespace, &name, asked)??;
+                let job = read_job(&namespace, &name, transcript)??;
                 let uid = job["metadata"]["uid"].as_str().unwrap_or_default();
                 if !self.is_own(&job) || self.status.is_active(uid) {
-                    asked.because(format!("the Job {name} exists"));
+                    transcript.because(format!("the Job {name} exists"));
                     return Ok(false);
                 }
                 job
             }
             Err(error) => {
-                self.warn("FailedCreate", format!("Error creating job: {error}"), asked);
+                self.warn("FailedCreate", format!("Error creating job: {error}"), transcript);
                 return Err(error.into());
             }
         };
@@ -226,7 +226,7 @@ impl CronSync<'_> {
         Ok(true)
     }
 
-    fn note_creation(&mut self, job: &Value, start: Timestamp, asked: &mut Transcript) {
+    fn note_creation(&mut self, job: &Value, start: Timestamp, transcript: &mut Transcript) {
         let metadata = &job["metadata"];
         let created = time(&metadata["creationTimestamp"]).ok().flatten();
         if let Some(created) = created {
@@ -234,7 +234,7 @@ impl CronSync<'_> {
             self.samples.push(MetricValue::new("job_creation_skew_duration_seconds", &[], skew));
         }
         let name = metadata["name"].as_str().unwrap_or_default();
-        self.report("SuccessfulCreate", format!("Created job {name}"), asked);
+        self.report("SuccessfulCreate", format!("Created job {name}"), transcript);
     }
 
     fn is_own(&self, job: &Value) -> bool {

@@ -54,11 +54,11 @@ pub(super) struct CronSync<'a> {
 /// When requests have to be answered first, or one of them failed.
 pub(super) fn sync_cron_job(
     state: &CronState,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
-    let mut sync = CronSync::new(state, asked.now())?;
-    sync.clean_up_history(asked)?;
-    let result = match sync.reconcile(asked) {
+    let mut sync = CronSync::new(state, transcript.now())?;
+    sync.clean_up_history(transcript)?;
+    let result = match sync.reconcile(transcript) {
         Err(TranscriptStop::Pending) => return Err(TranscriptStop::Pending),
         result => result,
     };
@@ -66,7 +66,7 @@ pub(super) fn sync_cron_job(
         let mut body = sync.cron_job.value();
         sync.status.put(&mut body);
         let target = Target::status(CRON_JOBS, sync.cron_job.metadata.key());
-        asked.send(Request::Replace { target, body })??;
+        transcript.send(Request::Replace { target, body })??;
     }
     match result {
         Ok(again) => Ok(SyncOutcome::new(again, sync.samples)),
@@ -81,10 +81,10 @@ pub(super) fn sync_cron_job(
 pub(super) fn read_job(
     namespace: &str,
     name: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Answer, TranscriptStop> {
     let target = Target::object(JOBS, ObjectKey::new(namespace, name));
-    asked.send(Request::Read { target, only_metadata: false })
+    transcript.send(Request::Read { target, only_metadata: false })
 }
 
 /// The request that deletes a Job, its pods later.
@@ -107,17 +107,22 @@ impl<'a> CronSync<'a> {
         })
     }
 
-    pub(super) fn report(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(ObjectEvent::normal(self.about.clone(), reason, message));
+    pub(super) fn report(
+        &self,
+        reason: &'static str,
+        message: String,
+        transcript: &mut Transcript,
+    ) {
+        transcript.event(ObjectEvent::normal(self.about.clone(), reason, message));
     }
 
-    pub(super) fn warn(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(ObjectEvent::warning(self.about.clone(), reason, message));
+    pub(super) fn warn(&self, reason: &'static str, message: String, transcript: &mut Transcript) {
+        transcript.event(ObjectEvent::warning(self.about.clone(), reason, message));
     }
 
     /// Deletes the oldest of the Jobs that ended, beyond the limits.
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go cleanupFinishedJobs
-    fn clean_up_history(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn clean_up_history(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let spec = &self.state.cron_job.spec;
         let limits = [
             ("Complete", spec.successful_jobs_history_limit),
@@ -126,7 +131,7 @@ impl<'a> CronSync<'a> {
         for (kind, limit) in limits {
             let Some(limit) = limit else { continue };
             let limit = usize::try_from(limit).unwrap_or(0);
-            self.delete_oldest(kind, limit, asked)?;
+            self.delete_oldest(kind, limit, transcript)?;
         }
         Ok(())
     }
@@ -136,7 +141,7 @@ impl<'a> CronSync<'a> {
         &mut self,
         kind: &str,
         limit: usize,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let has_ended_so = |job: &&Rc<KeptObject<Job>>| {
             job.finished().is_some_and(|condition| &*condition.kind == kind)
@@ -145,12 +150,12 @@ impl<'a> CronSync<'a> {
         jobs.sort_by_key(|job| start_order(job));
         jobs.truncate(jobs.len().saturating_sub(limit));
         if !jobs.is_empty() {
-            asked.because(format!("{} {kind} Jobs are beyond the limit {limit}", jobs.len()));
+            transcript.because(format!("{} {kind} Jobs are beyond the limit {limit}", jobs.len()));
         }
         let requests = jobs.iter().map(|job| delete_job(job.metadata.key())).collect();
-        let answers = asked.send_all(requests)?;
+        let answers = transcript.send_all(requests)?;
         for (job, answer) in jobs.iter().zip(answers) {
-            let is_deleted = self.note_deletion(&job_id(job), answer.err(), asked);
+            let is_deleted = self.note_deletion(&job_id(job), answer.err(), transcript);
             self.is_changed |= is_deleted;
         }
         Ok(())
@@ -161,52 +166,55 @@ impl<'a> CronSync<'a> {
     pub(super) fn delete_active(
         &mut self,
         job: &Value,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
         let text = |field: &str| job["metadata"][field].as_str().unwrap_or_default().to_owned();
         let key = ObjectKey::new(&text("namespace"), &text("name"));
-        let answer = asked.send(delete_job(key))?;
+        let answer = transcript.send(delete_job(key))?;
         let id = JobId { name: text("name"), uid: text("uid") };
-        Ok(self.note_deletion(&id, answer.err(), asked))
+        Ok(self.note_deletion(&id, answer.err(), transcript))
     }
 
     fn note_deletion(
         &mut self,
         job: &JobId,
         error: Option<ApiError>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> bool {
         if let Some(error) = error {
-            self.warn("FailedDelete", format!("Deleted job: {error}"), asked);
+            self.warn("FailedDelete", format!("Deleted job: {error}"), transcript);
             return false;
         }
         self.status.remove_active(&job.uid);
-        self.report("SuccessfulDelete", format!("Deleted job {}", job.name), asked);
+        self.report("SuccessfulDelete", format!("Deleted job {}", job.name), transcript);
         true
     }
 
     /// Brings the status up to date, and starts a Job when its time has come. Returns how long it
     /// is until the next start.
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go syncCronJob
-    fn reconcile(&mut self, asked: &mut Transcript) -> Result<Option<Duration>, TranscriptStop> {
+    fn reconcile(
+        &mut self,
+        transcript: &mut Transcript,
+    ) -> Result<Option<Duration>, TranscriptStop> {
         for job in &self.state.jobs {
-            self.note_job(job, asked)?;
+            self.note_job(job, transcript)?;
         }
-        self.forget_missing_jobs(asked)?;
+        self.forget_missing_jobs(transcript)?;
         if self.cron_job.metadata.is_deleting() {
-            asked.because("the CronJob is being deleted");
+            transcript.because("the CronJob is being deleted");
             return Ok(None);
         }
-        self.start_due(asked)
+        self.start_due(transcript)
     }
 
-    fn note_job(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn note_job(&mut self, job: &Job, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let uid = job.metadata.uid.as_str();
         let is_listed = self.status.is_active(uid);
         let Some(finished) = job.finished() else {
             return match is_listed {
                 true => Ok(()),
-                false => self.note_unlisted(job, asked),
+                false => self.note_unlisted(job, transcript),
             };
         };
         if is_listed {
@@ -214,7 +222,7 @@ impl<'a> CronSync<'a> {
             self.is_changed = true;
             let (name, kind) = (&job.metadata.name, &finished.kind);
             let message = format!("Saw completed job: {name}, condition: {kind}");
-            self.report("SawCompletedJob", message, asked);
+            self.report("SawCompletedJob", message, transcript);
         }
         if let Some(end) = job.status.completion_time.filter(|_| has_succeeded(job))
             && self.status.last_successful_time.is_none_or(|known| end > known)
@@ -226,9 +234,13 @@ impl<'a> CronSync<'a> {
     }
 
     /// A Job runs that is not in the list of active ones: the CronJob in the tables may be old.
-    fn note_unlisted(&mut self, job: &Job, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn note_unlisted(
+        &mut self,
+        job: &Job,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let target = Target::object(CRON_JOBS, self.cron_job.metadata.key());
-        let fresh = asked.send(Request::Read { target, only_metadata: false })??;
+        let fresh = transcript.send(Request::Read { target, only_metadata: false })??;
         let status = WorkingStatus::read(&fresh)?;
         if status.is_active(job.metadata.uid.as_str()) {
             let fresh = KeptObject::of_value(&fresh).map_err(|error| {
@@ -240,24 +252,24 @@ impl<'a> CronSync<'a> {
         }
         let name = &job.metadata.name;
         let message = format!("Saw a job that the controller did not create or forgot: {name}");
-        self.warn("UnexpectedJob", message, asked);
+        self.warn("UnexpectedJob", message, transcript);
         Ok(())
     }
 
     /// Takes Jobs off the list of active ones that are not there any more.
-    fn forget_missing_jobs(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn forget_missing_jobs(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let known: HashSet<_> =
             self.state.jobs.iter().map(|job| job.metadata.uid.as_str()).collect();
         for job in self.status.active.clone() {
             if known.contains(&*job.uid) {
                 continue;
             }
-            match read_job(&job.namespace, &job.name, asked)? {
+            match read_job(&job.namespace, &job.name, transcript)? {
                 Err(error) if error.is_not_found() => {
                     self.report(
                         "MissingJob",
                         format!("Active job went missing: {}", job.name),
-                        asked,
+                        transcript,
                     );
                     self.status.remove_active(&job.uid);
                     self.is_changed = true;

@@ -142,35 +142,35 @@ impl Controller for DaemonSets {
     // k8s: daemon_controller.go syncDaemonSet
     fn sync(
         seen: &DaemonSetSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<FailedPodsNote>, TranscriptStop> {
         let set = &*seen.set;
         let about = EventTarget::of(DAEMON_SETS, &set.metadata);
         if set.spec.selector.is_everything() {
             let message =
                 "This daemon set is selecting all pods. A non-empty selector is required.";
-            asked.event(ObjectEvent::warning(about, "SelectingAll", message.to_owned()));
+            transcript.event(ObjectEvent::warning(about, "SelectingAll", message.to_owned()));
             return Ok(SyncOutcome::done());
         }
         if set.metadata.is_deleting() {
-            asked.because("the set is being deleted");
+            transcript.because("the set is being deleted");
             return Ok(SyncOutcome::done());
         }
         let whole = set.value();
         let historian = Historian { set, whole: &whole };
-        let claim_pods = |asked: &mut Transcript| claim_pods(seen, asked);
-        let history = attempt(historian.construct(&seen.revisions, claim_pods, asked))?;
+        let claim_pods = |transcript: &mut Transcript| claim_pods(seen, transcript);
+        let history = attempt(historian.construct(&seen.revisions, claim_pods, transcript))?;
         let history = history.map_err(within("failed to construct revisions of DaemonSet: "))?;
         let mapping = format!(
             "couldn't get node to daemon pod mapping for daemon set \"{}\": ",
             set.metadata.name
         );
-        let pods = attempt(claim_pods(asked))?.map_err(within(&mapping))?;
+        let pods = attempt(claim_pods(transcript))?.map_err(within(&mapping))?;
         let mut update = DaemonUpdate::new(seen, &whole, history.hash(), &about, &pods);
-        let updated = attempt(update.run(asked))?;
+        let updated = attempt(update.run(transcript))?;
         let updated = match updated {
             Ok(()) => {
-                let cleaned = attempt(historian.clean_up(history.old.clone(), &pods, asked))?;
+                let cleaned = attempt(historian.clean_up(history.old.clone(), &pods, transcript))?;
                 cleaned.map_err(|error| SyncError {
                     message: format!("failed to clean up revisions of DaemonSet: {error}"),
                     ..error
@@ -178,7 +178,7 @@ impl Controller for DaemonSets {
             }
             Err(error) => Err(error),
         };
-        let written = attempt(update.write_status(asked))?;
+        let written = attempt(update.write_status(transcript))?;
         let note = FailedPodsNote { key: FailedKey::of(set), failed: update.failed };
         let notes = (note.failed != seen.failed).then_some(note).into_iter().collect();
         let (again, failed) = match updated.and(written) {
@@ -205,12 +205,12 @@ fn within(context: &str) -> impl Fn(SyncError) -> TranscriptStop {
 // k8s: daemon_controller.go getDaemonPods
 fn claim_pods(
     seen: &DaemonSetSnapshot,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop> {
     let set = &*seen.set;
     let owner = &set.metadata;
     let claim = Claim { owner_kind: DAEMON_SETS, owner, kind: PODS, finalizers: &[] };
-    claim.claim(&seen.pods, |pod| set.spec.selector.matches(&pod.metadata.labels), asked)
+    claim.claim(&seen.pods, |pod| set.spec.selector.matches(&pod.metadata.labels), transcript)
 }
 
 /// The earlier of two times to sync again.

@@ -127,27 +127,27 @@ impl NodePlanner<'_> {
         &mut self,
         node: &Node,
         pods: Option<&[Rc<KeptObject<Pod>>]>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) {
         let name = &*node.metadata.name;
         let placement = Placement::of(self.fit, node);
         match (placement, pods) {
             (Placement::Run, None) => {
-                asked.because(format!("node {name} has no pod"));
+                transcript.because(format!("node {name} has no pod"));
                 self.plan.create_on.push(name.to_owned());
             }
             (_, None) => {}
             (Placement::Leave, Some(pods)) => {
-                asked.because(format!("node {name} should run no pod"));
+                transcript.because(format!("node {name} should run no pod"));
                 let pods = pods.iter().filter(|pod| !pod.metadata.is_deleting());
                 self.plan.delete.extend(pods.map(|pod| pod.metadata.name.to_string()));
             }
             (_, Some(pods)) => {
-                let mut running = self.delete_ended(name, pods, asked);
+                let mut running = self.delete_ended(name, pods, transcript);
                 sort_by_age(&mut running);
                 match surge(self.set, 1).is_ok_and(|surge| surge > 0) {
-                    false => self.delete_excess(name, running.iter().skip(1), asked),
-                    true => self.plan_surging(name, placement, &running, asked),
+                    false => self.delete_excess(name, running.iter().skip(1), transcript),
+                    true => self.plan_surging(name, placement, &running, transcript),
                 }
             }
         }
@@ -158,7 +158,7 @@ impl NodePlanner<'_> {
         &mut self,
         node: &str,
         pods: &[Rc<KeptObject<Pod>>],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Vec<Rc<KeptObject<Pod>>> {
         let mut running = Vec::new();
         for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
@@ -167,17 +167,17 @@ impl NodePlanner<'_> {
             match &*pod.status.phase {
                 "Failed" => {
                     // The kubelet may refuse each new pod again: without a wait both would race.
-                    if let Some(wait) = self.failed.wait(node, asked.now()) {
-                        asked.because(format!("failed pod {name} is deleted in {wait:?}"));
+                    if let Some(wait) = self.failed.wait(node, transcript.now()) {
+                        transcript.because(format!("failed pod {name} is deleted in {wait:?}"));
                         self.plan.again = self.plan.again.into_iter().chain([wait]).min();
                         continue;
                     }
-                    self.failed.record(node, asked.now());
+                    self.failed.record(node, transcript.now());
                     let message = format!(
                         "Found failed daemon pod {namespace}/{name} on node {node}, will try to \
                          kill it"
                     );
-                    asked.event(ObjectEvent::warning(about, "FailedDaemonPod", message));
+                    transcript.event(ObjectEvent::warning(about, "FailedDaemonPod", message));
                     self.plan.delete.push(name.to_string());
                 }
                 "Succeeded" => {
@@ -185,7 +185,7 @@ impl NodePlanner<'_> {
                         "Found succeeded daemon pod {namespace}/{name} on node {node}, will try \
                          to delete it"
                     );
-                    asked.event(ObjectEvent::normal(about, "SucceededDaemonPod", message));
+                    transcript.event(ObjectEvent::normal(about, "SucceededDaemonPod", message));
                     self.plan.delete.push(name.to_string());
                 }
                 _ => running.push(Rc::clone(pod)),
@@ -198,11 +198,11 @@ impl NodePlanner<'_> {
         &mut self,
         node: &str,
         pods: impl Iterator<Item = &'p Rc<KeptObject<Pod>>>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) {
         for pod in pods {
             let name = &pod.metadata.name;
-            asked.because(format!("node {node} has another pod than {name}"));
+            transcript.because(format!("node {node} has another pod than {name}"));
             self.plan.delete.push(name.to_string());
         }
     }
@@ -213,10 +213,10 @@ impl NodePlanner<'_> {
         node: &str,
         placement: Placement,
         running: &[Rc<KeptObject<Pod>>],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) {
         if running.is_empty() && placement == Placement::Run {
-            asked.because(format!("node {node} has no pod that stays"));
+            transcript.because(format!("node {node} has no pod that stays"));
             self.plan.create_on.push(node.to_owned());
         }
         if running.len() <= 1 {
@@ -230,12 +230,12 @@ impl NodePlanner<'_> {
         let is_kept = |pod: &&Rc<KeptObject<Pod>>| {
             [new, old].into_iter().flatten().any(|kept| Rc::ptr_eq(kept, pod))
         };
-        self.delete_excess(node, running.iter().filter(|pod| !is_kept(pod)), asked);
+        self.delete_excess(node, running.iter().filter(|pod| !is_kept(pod)), transcript);
         let (Some(new), Some(old)) = (new, old) else { return };
         let min_ready = self.set.spec.min_ready_seconds.into();
-        if !old.is_ready() || new.is_available(min_ready, asked.now()) {
+        if !old.is_ready() || new.is_available(min_ready, transcript.now()) {
             let (old, new) = (&old.metadata.name, &new.metadata.name);
-            asked.because(format!("pod {new} takes the place of {old} on node {node}"));
+            transcript.because(format!("pod {new} takes the place of {old} on node {node}"));
             self.plan.delete.push(old.to_string());
         }
     }

@@ -70,13 +70,13 @@ impl Historian<'_> {
         &self,
         revisions: &[Revision],
         claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<DaemonHistory, TranscriptStop> {
         let data = daemon_set_revision_data(self.whole);
         let mut old = Vec::new();
         let mut current = Vec::new();
-        for revision in self.claim(revisions, asked)? {
-            let revision = self.with_label(revision, asked)?;
+        for revision in self.claim(revisions, transcript)? {
+            let revision = self.with_label(revision, transcript)?;
             match history::is_same_data(&revision.data(), &data) {
                 true => current.push(revision),
                 false => old.push(revision),
@@ -90,15 +90,15 @@ impl Historian<'_> {
         }
         let number = old.iter().map(|one| one.revision).max().unwrap_or(0) + 1;
         if current.is_empty() {
-            asked.because("no revision has the template of the set");
-            let current = self.create(&data, number, asked)?;
+            transcript.because("no revision has the template of the set");
+            let current = self.create(&data, number, transcript)?;
             return Ok(DaemonHistory { current, old });
         }
-        let current = self.merge(current, claim_pods, asked)?;
+        let current = self.merge(current, claim_pods, transcript)?;
         if current.revision < number {
             let mut body = current.value();
             body["revision"] = number.into();
-            asked.send(replace(&current, body))??;
+            transcript.send(replace(&current, body))??;
         }
         Ok(DaemonHistory { current, old })
     }
@@ -107,7 +107,7 @@ impl Historian<'_> {
     fn claim(
         &self,
         revisions: &[Revision],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Vec<Revision>, TranscriptStop> {
         let claim = Claim {
             owner_kind: DAEMON_SETS,
@@ -116,21 +116,21 @@ impl Historian<'_> {
             finalizers: &[],
         };
         let selector = &self.set.spec.selector;
-        claim.claim(revisions, |one| selector.matches(&one.metadata.labels), asked)
+        claim.claim(revisions, |one| selector.matches(&one.metadata.labels), transcript)
     }
 
     /// Labels a revision of an early release with its name.
     fn with_label(
         &self,
         revision: Revision,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Revision, TranscriptStop> {
         if revision.metadata.labels.get(HASH_LABEL).is_some() {
             return Ok(revision);
         }
         let mut body = revision.value();
         body["metadata"]["labels"][HASH_LABEL] = (&*revision.metadata.name).into();
-        history::decode(&asked.send(replace(&revision, body))??)
+        history::decode(&transcript.send(replace(&revision, body))??)
     }
 
     /// The set is what the revision restores, once defaults are set.
@@ -151,7 +151,7 @@ impl Historian<'_> {
         &self,
         mut current: Vec<Revision>,
         claim_pods: impl FnOnce(&mut Transcript) -> Result<Vec<Rc<KeptObject<Pod>>>, TranscriptStop>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Revision, TranscriptStop> {
         let newest = (0..current.len()).max_by_key(|at| current[*at].revision);
         let kept = current.remove(newest.expect("there is one"));
@@ -159,16 +159,16 @@ impl Historian<'_> {
             return Ok(kept);
         }
         let hash = label_of(&kept);
-        for pod in claim_pods(asked)? {
+        for pod in claim_pods(transcript)? {
             let known = pod.metadata.labels.get(HASH_LABEL);
             if known.is_none_or(|known| &**known != hash) {
                 let body = json!({"metadata": {"labels": {HASH_LABEL: hash}}});
                 let target = Target::object(PODS, pod.metadata.key());
-                asked.send(Request::Patch { target, form: PatchForm::Merge, body })??;
+                transcript.send(Request::Patch { target, form: PatchForm::Merge, body })??;
             }
         }
         for double in &current {
-            self.history().delete(double, asked)?;
+            self.history().delete(double, transcript)?;
         }
         Ok(kept)
     }
@@ -178,7 +178,7 @@ impl Historian<'_> {
         &self,
         data: &str,
         number: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Revision, TranscriptStop> {
         let meta = &self.set.metadata;
         let template = &self.whole["spec"]["template"];
@@ -209,15 +209,15 @@ impl Historian<'_> {
             below: None,
             body,
         };
-        match asked.send(request)? {
+        match transcript.send(request)? {
             Ok(created) => history::decode(&created),
             Err(error) if error.is_already_exists() => {
-                let existing = asked.send(self.history().read(&name))??;
+                let existing = transcript.send(self.history().read(&name))??;
                 let existing = history::decode(&existing)?;
                 if history::is_same_data(&existing.data(), data) {
                     return Ok(existing);
                 }
-                self.raise_collision_count(asked)?;
+                self.raise_collision_count(transcript)?;
                 Err(TranscriptStop::Failed(SyncError {
                     message: error.message,
                     retry: Retry::Quietly,
@@ -228,9 +228,9 @@ impl Historian<'_> {
     }
 
     /// Another revision has the name: the next sync takes another one.
-    fn raise_collision_count(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn raise_collision_count(&self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let target = Target::object(DAEMON_SETS, self.set.metadata.key());
-        let fresh = asked.send(Request::Read { target, only_metadata: false })??;
+        let fresh = transcript.send(Request::Read { target, only_metadata: false })??;
         let known = self.set.status.collision_count;
         let found = fresh["status"]["collisionCount"].as_i64();
         if found != known.map(i64::from) {
@@ -244,9 +244,9 @@ impl Historian<'_> {
             )));
         }
         let raised = found.unwrap_or(0) + 1;
-        asked.because(format!("the name of the revision is taken; collision count {raised}"));
+        transcript.because(format!("the name of the revision is taken; collision count {raised}"));
         let edit = |status: &mut Value| status["collisionCount"] = raised.into();
-        replace_status(DAEMON_SETS, fresh, StatusRetry::Conflicts(0), edit, asked)?;
+        replace_status(DAEMON_SETS, fresh, StatusRetry::Conflicts(0), edit, transcript)?;
         Ok(())
     }
 
@@ -259,7 +259,7 @@ impl Historian<'_> {
         &self,
         mut old: Vec<Revision>,
         pods: &[Rc<KeptObject<Pod>>],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let limit = self.set.spec.revision_history_limit.unwrap_or(HISTORY_LIMIT_DEFAULT);
         let excess = old.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
@@ -272,8 +272,8 @@ impl Historian<'_> {
         });
         for revision in unused.take(excess) {
             let name = &revision.metadata.name;
-            asked.because(format!("revision {name} is older than the {limit} that are kept"));
-            self.history().delete(revision, asked)?;
+            transcript.because(format!("revision {name} is older than the {limit} that are kept"));
+            self.history().delete(revision, transcript)?;
         }
         Ok(())
     }

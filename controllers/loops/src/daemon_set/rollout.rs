@@ -60,7 +60,7 @@ impl Rollout<'_> {
     pub(super) fn plan(
         &self,
         pods: &PodsByNode,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<DaemonPlan, TranscriptStop> {
         let mut pods = pods.clone();
         let limits = self.limits(&mut pods).map_err(|error| {
@@ -72,7 +72,7 @@ impl Rollout<'_> {
         };
         let (delete, create) = (plan.delete.len(), plan.create_on.len());
         if delete + create > 0 {
-            asked.because(format!(
+            transcript.because(format!(
                 "the rollout deletes {delete} old pods and creates {create} new ones: {} nodes may \
                  have two pods, {} none that is available",
                 limits.surge, limits.unavailable

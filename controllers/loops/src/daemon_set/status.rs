@@ -74,7 +74,7 @@ pub(super) fn write(
     set: &DaemonSet,
     whole: &Value,
     status: &DaemonSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let known =
         DaemonSetStatus { observed_generation: status.observed_generation, ..set.status.clone() };
@@ -84,7 +84,7 @@ pub(super) fn write(
     }
     let retry = StatusRetry::Refusals(RETRIES_MAX);
     let edit = |known: &mut Value| fill(known, status);
-    replace_status(DAEMON_SETS, whole.clone(), retry, edit, asked)?;
+    replace_status(DAEMON_SETS, whole.clone(), retry, edit, transcript)?;
     Ok(())
 }
 

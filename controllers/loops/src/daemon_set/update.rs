@@ -70,11 +70,11 @@ impl<'a> DaemonUpdate<'a> {
     /// # Errors
     /// When the API server refuses something.
     // k8s: daemon_controller.go updateDaemonSet
-    pub(super) fn run(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
-        let plan = self.plan(asked);
+    pub(super) fn run(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
+        let plan = self.plan(transcript);
         self.again = earlier(self.again, plan.again);
         let is_rolling = &*self.set().spec.update_strategy.kind == "RollingUpdate";
-        if self.carry_out(&plan, asked)? == Acted::Yes || !is_rolling {
+        if self.carry_out(&plan, transcript)? == Acted::Yes || !is_rolling {
             return Ok(());
         }
         let rollout = Rollout {
@@ -82,14 +82,14 @@ impl<'a> DaemonUpdate<'a> {
             fit: &self.fit,
             hash: self.hash,
             nodes: &self.seen.nodes,
-            now: asked.now(),
+            now: transcript.now(),
         };
-        let plan = rollout.plan(&self.pods, asked)?;
-        self.carry_out(&plan, asked)?;
+        let plan = rollout.plan(&self.pods, transcript)?;
+        self.carry_out(&plan, transcript)?;
         Ok(())
     }
 
-    fn plan(&mut self, asked: &mut Transcript) -> DaemonPlan {
+    fn plan(&mut self, transcript: &mut Transcript) -> DaemonPlan {
         let mut planner = NodePlanner {
             set: &self.seen.set,
             fit: &self.fit,
@@ -100,7 +100,7 @@ impl<'a> DaemonUpdate<'a> {
         };
         for node in &self.seen.nodes {
             let pods = self.pods.get(&*node.metadata.name).map(Vec::as_slice);
-            planner.plan(node, pods, asked);
+            planner.plan(node, pods, transcript);
         }
         let mut plan = planner.plan;
         plan.delete.extend(unscheduled_without_node(&self.seen.nodes, &self.pods));
@@ -111,7 +111,7 @@ impl<'a> DaemonUpdate<'a> {
     fn carry_out(
         &self,
         plan: &DaemonPlan,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Acted, TranscriptStop> {
         let namespace = &*self.set().metadata.namespace;
         let mut errors = Vec::new();
@@ -122,8 +122,8 @@ impl<'a> DaemonUpdate<'a> {
             pods::create(namespace, pod)
         };
         let requests = nodes.map(create).collect::<Result<_, _>>()?;
-        for answer in asked.slow_start(requests)? {
-            pods::record_created(&answer, self.about, asked);
+        for answer in transcript.slow_start(requests)? {
+            pods::record_created(&answer, self.about, transcript);
             match answer {
                 Ok(_) => acted = Acted::Yes,
                 // The namespace is terminating, so all its objects will be deleted.
@@ -133,12 +133,12 @@ impl<'a> DaemonUpdate<'a> {
         }
         let deleted = &plan.delete[..plan.delete.len().min(BURST_MAX)];
         let delete = |name: &String| pods::delete(&ObjectKey::new(namespace, name));
-        let answers = asked.send_all(deleted.iter().map(delete).collect())?;
+        let answers = transcript.send_all(deleted.iter().map(delete).collect())?;
         for (name, answer) in deleted.iter().zip(answers) {
             if answer.is_ok() {
                 acted = Acted::Yes;
             }
-            if let Err(error) = pods::record_deleted(name, answer, self.about, asked) {
+            if let Err(error) = pods::record_deleted(name, answer, self.about, transcript) {
                 errors.push(failure(error.into()));
             }
         }
@@ -150,11 +150,14 @@ impl<'a> DaemonUpdate<'a> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: daemon_controller.go updateDaemonSetStatus
-    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn write_status(
+        &mut self,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let set = self.set();
         let cluster = status::DaemonCluster { nodes: &self.seen.nodes, pods: &self.pods };
-        let counted = status::count(set, &self.fit, self.hash, cluster, asked.now());
-        status::write(set, self.whole, &counted, asked)?;
+        let counted = status::count(set, &self.fit, self.hash, cluster, transcript.now());
+        status::write(set, self.whole, &counted, transcript)?;
         let min_ready = u64::try_from(set.spec.min_ready_seconds).unwrap_or(0);
         if min_ready > 0 && counted.number_ready != counted.number_available {
             self.again = earlier(self.again, Some(Duration::from_secs(min_ready)));

@@ -13,7 +13,7 @@ impl Rollout<'_> {
     ///
     /// # Errors
     /// With the first failure; sets after it stay.
-    pub(super) fn clean_up(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn clean_up(&self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let limit = self.spec().revision_history_limit.filter(|limit| *limit != i32::MAX);
         let Some(limit) = limit else { return Ok(()) };
         let mut old: Vec<_> =
@@ -23,7 +23,7 @@ impl Rollout<'_> {
         for set in old.iter().take(surplus).filter(|set| is_unused(set)) {
             let target = Target::object(REPLICA_SETS, set.metadata.key());
             let options = DeleteOptions::default();
-            match asked.send(Request::Delete { target, options })? {
+            match transcript.send(Request::Delete { target, options })? {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => {}
             }

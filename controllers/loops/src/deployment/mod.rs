@@ -126,8 +126,8 @@ impl Controller for DeploymentController {
 
     fn sync(
         snapshot: &DeploymentSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        sync::sync(snapshot, asked)
+        sync::sync(snapshot, transcript)
     }
 }

@@ -36,12 +36,12 @@ impl Rollout<'_> {
     pub(super) fn sync_revision(
         &mut self,
         may_create: bool,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let revision = sets::max_revision(&self.old).wrapping_add(1);
         match self.new.clone() {
-            Some(set) => self.update_new_set(&set, revision, asked),
-            None if may_create => self.create_new_set(revision, asked),
+            Some(set) => self.update_new_set(&set, revision, transcript),
+            None if may_create => self.create_new_set(revision, transcript),
             None => Ok(()),
         }
     }
@@ -50,7 +50,7 @@ impl Rollout<'_> {
         &mut self,
         set: &Set,
         revision: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let mut annotations = set.annotations();
         let is_changed = annotations::update_set(&mut annotations, &self.annotations(), revision);
@@ -62,7 +62,7 @@ impl Rollout<'_> {
                 set_min_ready(&mut body, min_ready);
                 body
             };
-            self.new = Some(replace_set(set, body, asked)?);
+            self.new = Some(replace_set(set, body, transcript)?);
             return Ok(());
         }
         let mut has_news = self.set_revision(annotations::text(&annotations, REVISION));
@@ -70,16 +70,16 @@ impl Rollout<'_> {
         if has_deadline && self.status.condition(PROGRESSING).is_none() {
             let message = format!("Found new replica set {:?}", &*set.metadata.name);
             let finding = ConditionChange::progressing("True", SET_FOUND);
-            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
+            conditions::set(&mut self.status, finding.condition(&message, transcript.now()));
             has_news = true;
         }
-        if has_news { self.write_status(asked) } else { Ok(()) }
+        if has_news { self.write_status(transcript) } else { Ok(()) }
     }
 
     fn create_new_set(
         &mut self,
         revision: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let draft = self.draft_new_set(revision)?;
         let request = Request::Create {
@@ -89,28 +89,30 @@ impl Rollout<'_> {
             body: draft.body.clone(),
         };
         let mut is_created = false;
-        let set = match asked.send(request)? {
+        let set = match transcript.send(request)? {
             Ok(created) => {
                 is_created = true;
                 set_of(&created)?
             }
-            Err(error) if error.is_already_exists() => self.settle_name(&draft, error, asked)?,
-            Err(error) => return Err(self.report_failure(&draft, error, asked)?),
+            Err(error) if error.is_already_exists() => {
+                self.settle_name(&draft, error, transcript)?
+            }
+            Err(error) => return Err(self.report_failure(&draft, error, transcript)?),
         };
         if is_created && draft.replicas > 0 {
             let (name, count) = (&set.metadata.name, draft.replicas);
             let message = format!("Scaled up replica set {name} from 0 to {count}");
-            self.note("ScalingReplicaSet", message, asked);
+            self.note("ScalingReplicaSet", message, transcript);
         }
         let mut has_news = self.set_revision(&revision.to_string());
         if is_created && conditions::progress_deadline(self.spec()).is_some() {
             let message = format!("Created new replica set {:?}", &*set.metadata.name);
             let finding = ConditionChange::progressing("True", SET_CREATED);
-            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
+            conditions::set(&mut self.status, finding.condition(&message, transcript.now()));
             has_news = true;
         }
         self.new = Some(set);
-        if has_news { self.write_status(asked) } else { Ok(()) }
+        if has_news { self.write_status(transcript) } else { Ok(()) }
     }
 
     fn draft_new_set(&self, revision: i64) -> Result<Draft, TranscriptStop> {
@@ -149,21 +151,21 @@ impl Rollout<'_> {
         &mut self,
         draft: &Draft,
         error: ApiError,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Set, TranscriptStop> {
         let key = ObjectKey::new(&self.deployment.metadata.namespace, &draft.name);
         let target = Target::object(REPLICA_SETS, key);
-        let found = asked.send(Request::Read { target, only_metadata: false })??;
+        let found = transcript.send(Request::Read { target, only_metadata: false })??;
         let set = set_of(&found)?;
         if set.metadata.is_controlled_by(&self.deployment.metadata.uid)
             && set.template_digest() == self.deployment.template_digest()
         {
             return Ok(set);
         }
-        asked.because(format!("the name {} of the new ReplicaSet is taken", draft.name));
+        transcript.because(format!("the name {} of the new ReplicaSet is taken", draft.name));
         let count = self.status.collision_count.unwrap_or_default();
         self.status.collision_count = Some(count.wrapping_add(1));
-        drop(self.try_write_status(asked)?); // the conflict is the error to report
+        drop(self.try_write_status(transcript)?); // the conflict is the error to report
         Err(error.into())
     }
 
@@ -172,21 +174,21 @@ impl Rollout<'_> {
         &mut self,
         draft: &Draft,
         error: ApiError,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<TranscriptStop, TranscriptStop> {
         if error.is_namespace_terminating() {
             let message = error.message;
-            asked.because("the namespace is being deleted: no ReplicaSet is created");
+            transcript.because("the namespace is being deleted: no ReplicaSet is created");
             // k8s: pkg/controller/deployment/deployment_controller.go handleErr
             return Ok(TranscriptStop::Failed(SyncError { message, retry: Retry::NeverSilently }));
         }
         let message = format!("Failed to create new replica set {:?}: {error}", draft.name);
         if conditions::progress_deadline(self.spec()).is_some() {
             let finding = ConditionChange::progressing("False", CREATE_ERROR);
-            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
-            drop(self.try_write_status(asked)?); // the creation is the error to report
+            conditions::set(&mut self.status, finding.condition(&message, transcript.now()));
+            drop(self.try_write_status(transcript)?); // the creation is the error to report
         }
-        self.warn(CREATE_ERROR, message, asked);
+        self.warn(CREATE_ERROR, message, transcript);
         Ok(error.into())
     }
 }

@@ -25,9 +25,9 @@ impl Rollout<'_> {
     // k8s: pkg/controller/deployment/progress.go syncRolloutStatus
     pub(super) fn sync_rollout_status(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        let now = asked.now();
+        let now = transcript.now();
         let mut status = self.calculate_status(now);
         let deadline = conditions::progress_deadline(self.spec());
         if deadline.is_none() {
@@ -43,12 +43,12 @@ impl Rollout<'_> {
             Some(failure) => conditions::set(&mut status, failure),
             None => conditions::remove(&mut status, REPLICA_FAILURE),
         }
-        self.explain(&status, asked);
+        self.explain(&status, transcript);
         if status == self.status {
             return Ok(SyncOutcome::new(self.next_check(&status, now), Vec::new()));
         }
         self.status = status;
-        self.write_status(asked)?;
+        self.write_status(transcript)?;
         Ok(SyncOutcome::done())
     }
 
@@ -102,22 +102,22 @@ impl Rollout<'_> {
         Some(left + if left < slack { SHORT_WAIT } else { slack })
     }
 
-    fn explain(&self, status: &ReplicaStatus, asked: &mut Transcript) {
+    fn explain(&self, status: &ReplicaStatus, transcript: &mut Transcript) {
         let wanted = self.spec().wanted();
         if status.updated_replicas < wanted {
             let updated = status.updated_replicas;
-            asked.because(format!("{updated} of {wanted} pods are of the current template"));
+            transcript.because(format!("{updated} of {wanted} pods are of the current template"));
         }
         if status.available_replicas < wanted {
             let missing = wanted.wrapping_sub(status.available_replicas);
-            asked.because(format!("waits for {missing} of {wanted} pods to become available"));
+            transcript.because(format!("waits for {missing} of {wanted} pods to become available"));
         }
         if let Some(failure) = status.condition(REPLICA_FAILURE) {
-            asked.because(format!("pods are not created or deleted: {}", failure.message));
+            transcript.because(format!("pods are not created or deleted: {}", failure.message));
         }
         let progress = status.condition(PROGRESSING);
         if progress.is_some_and(|progress| &*progress.reason == TIMED_OUT) {
-            asked.because("there was no progress within the deadline");
+            transcript.because("there was no progress within the deadline");
         }
     }
 }

@@ -20,37 +20,37 @@ impl Rollout<'_> {
     pub(super) fn recreate(
         &mut self,
         running: &BTreeSet<Uid>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        self.sync_revision(false, asked)?;
-        if self.scale_down_all_old(asked)? {
-            return self.sync_rollout_status(asked);
+        self.sync_revision(false, transcript)?;
+        if self.scale_down_all_old(transcript)? {
+            return self.sync_rollout_status(transcript);
         }
         if self.has_old_pods(running) {
-            asked.because("waits for the pods of old ReplicaSets to end");
-            return self.sync_rollout_status(asked);
+            transcript.because("waits for the pods of old ReplicaSets to end");
+            return self.sync_rollout_status(transcript);
         }
         if self.new.is_none() {
-            self.sync_revision(true, asked)?;
+            self.sync_revision(true, transcript)?;
         }
         if let Some(new) = self.new.clone() {
-            self.scale_set(&new, self.spec().wanted(), ScaleWrite::OfSize, asked)?;
+            self.scale_set(&new, self.spec().wanted(), ScaleWrite::OfSize, transcript)?;
         }
         if is_complete(self, &self.status) {
-            self.clean_up(asked)?;
+            self.clean_up(transcript)?;
         }
-        self.sync_rollout_status(asked)
+        self.sync_rollout_status(transcript)
     }
 
     /// Scales old sets to nothing; says whether any had pods.
     // k8s: pkg/controller/deployment/recreate.go scaleDownOldReplicaSetsForRecreate
     pub(super) fn scale_down_all_old(
         &self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
         let mut is_any_scaled = false;
         for set in sets::active(&self.old) {
-            is_any_scaled |= self.scale_set(&set, 0, ScaleWrite::OfSize, asked)?.is_scaled;
+            is_any_scaled |= self.scale_set(&set, 0, ScaleWrite::OfSize, transcript)?.is_scaled;
         }
         Ok(is_any_scaled)
     }

@@ -28,24 +28,24 @@ impl Rollout<'_> {
     pub(super) fn roll_back(
         &mut self,
         revision: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        self.sync_revision(true, asked)?;
+        self.sync_revision(true, transcript)?;
         let all = self.all();
         let revision = match revision {
             0 => sets::last_revision(&all),
             revision => revision,
         };
         if revision == 0 {
-            self.warn(NOT_FOUND, "Unable to find last revision.".into(), asked);
-            return self.clear_rollback(asked);
+            self.warn(NOT_FOUND, "Unable to find last revision.".into(), transcript);
+            return self.clear_rollback(transcript);
         }
         match all.iter().find(|set| sets::revision(set) == Some(revision)) {
-            Some(set) => self.roll_back_to_set(set, revision, asked),
+            Some(set) => self.roll_back_to_set(set, revision, transcript),
             None => {
                 let message = "Unable to find the revision to rollback to.".into();
-                self.warn(NOT_FOUND, message, asked);
-                self.clear_rollback(asked)
+                self.warn(NOT_FOUND, message, transcript);
+                self.clear_rollback(transcript)
             }
         }
     }
@@ -55,7 +55,7 @@ impl Rollout<'_> {
         &mut self,
         set: &Set,
         revision: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let name = self.name();
         let mut template = set.template();
@@ -63,8 +63,8 @@ impl Rollout<'_> {
             let message = format!(
                 "The rollback revision contains the same template as current deployment {name:?}"
             );
-            self.warn(UNCHANGED, message, asked);
-            return self.clear_rollback(asked);
+            self.warn(UNCHANGED, message, transcript);
+            return self.clear_rollback(transcript);
         }
         if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
             labels.remove(POD_TEMPLATE_HASH);
@@ -72,21 +72,21 @@ impl Rollout<'_> {
         self.set_template(template);
         // Otherwise the new set would take over the annotations of the revision that is left.
         self.set_annotations(annotations::roll_back(self.annotations(), set.annotations()));
-        let outcome = self.clear_rollback(asked)?;
+        let outcome = self.clear_rollback(transcript)?;
         let message = format!("Rolled back deployment {name:?} to revision {revision}");
-        self.note(DONE, message, asked);
+        self.note(DONE, message, transcript);
         Ok(outcome)
     }
 
     // k8s: pkg/controller/deployment/rollback.go updateDeploymentAndClearRollbackTo
     fn clear_rollback(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let mut known = self.annotations();
         known.remove(ROLLBACK_TO);
         self.set_annotations(known);
-        self.write(asked)?;
+        self.write(transcript)?;
         Ok(SyncOutcome::done())
     }
 }

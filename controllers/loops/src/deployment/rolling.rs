@@ -17,14 +17,14 @@ impl Rollout<'_> {
     // k8s: pkg/controller/deployment/rolling.go rolloutRolling
     pub(super) fn roll(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        self.sync_revision(true, asked)?;
+        self.sync_revision(true, transcript)?;
         let Some(new) = self.new.clone() else { return Ok(SyncOutcome::done()) };
-        if self.reconcile_new_set(&new, asked)? {
-            return self.sync_rollout_status(asked);
+        if self.reconcile_new_set(&new, transcript)? {
+            return self.sync_rollout_status(transcript);
         }
-        let shrunk = match self.reconcile_old_sets(&new, asked) {
+        let shrunk = match self.reconcile_old_sets(&new, transcript) {
             // The status of a set lags behind its size: its next change wakes the key.
             Err(TranscriptStop::Failed(error)) if error.retry == Retry::Never => Ok(false),
             // Upstream drops this error; here the status is synced as there, and the key retried.
@@ -32,9 +32,9 @@ impl Rollout<'_> {
             result => Ok(result?),
         };
         if !matches!(shrunk, Ok(true)) && is_complete(self, &self.status) {
-            self.clean_up(asked)?;
+            self.clean_up(transcript)?;
         }
-        let outcome = self.sync_rollout_status(asked)?;
+        let outcome = self.sync_rollout_status(transcript)?;
         shrunk.map(|_| outcome).map_err(|error: SyncError| TranscriptStop::Failed(error))
     }
 
@@ -43,7 +43,7 @@ impl Rollout<'_> {
     pub(super) fn reconcile_new_set(
         &self,
         new: &Set,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
         let (size, wanted) = (new.spec.wanted(), self.spec().wanted());
         let target = match size >= wanted {
@@ -52,12 +52,12 @@ impl Rollout<'_> {
         };
         if target == size && size < wanted {
             let surge = limits::max_surge(self.spec());
-            asked.because(format!(
+            transcript.because(format!(
                 "the new ReplicaSet has {size} of {wanted} pods, and no more than {surge} may be \
                  added to those wanted before old ones go"
             ));
         }
-        Ok(self.scale_set(new, target, ScaleWrite::OfSize, asked)?.is_scaled)
+        Ok(self.scale_set(new, target, ScaleWrite::OfSize, transcript)?.is_scaled)
     }
 
     /// Scales old sets down as far as enough pods stay available; says whether any was.
@@ -65,7 +65,7 @@ impl Rollout<'_> {
     pub(super) fn reconcile_old_sets(
         &self,
         new: &Set,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
         let old = sets::active(&self.old);
         if sets::wanted(&old) == 0 {
@@ -77,14 +77,14 @@ impl Rollout<'_> {
         let max_shrink =
             sets::wanted(&self.all()).wrapping_sub(min_available).wrapping_sub(new_unavailable);
         if max_shrink <= 0 {
-            asked.because(format!(
+            transcript.because(format!(
                 "waits for {new_unavailable} of {} new pods to become available",
                 new.spec.wanted()
             ));
             return Ok(false);
         }
-        let cleaned = self.clean_up_unhealthy(old, max_shrink, asked)?;
-        let shrunk = self.scale_down_old_sets(&cleaned.old, new, asked)?;
+        let cleaned = self.clean_up_unhealthy(old, max_shrink, transcript)?;
+        let shrunk = self.scale_down_old_sets(&cleaned.old, new, transcript)?;
         Ok(cleaned.count.wrapping_add(shrunk) > 0)
     }
 
@@ -99,7 +99,7 @@ impl Rollout<'_> {
         &self,
         mut old: Vec<Set>,
         max: i32,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Cleaned, TranscriptStop> {
         old.sort_by(sets::by_creation);
         let mut count = 0_i32;
@@ -117,7 +117,7 @@ impl Rollout<'_> {
             if target > size {
                 return Err(self.invalid_scale("cleaning up unhealthy replicas", set, target));
             }
-            *set = self.scale_set(set, target, ScaleWrite::OfSize, asked)?.set;
+            *set = self.scale_set(set, target, ScaleWrite::OfSize, transcript)?.set;
             count = count.wrapping_add(shrink);
         }
         Ok(Cleaned { old, count })
@@ -130,13 +130,13 @@ impl Rollout<'_> {
         &self,
         old: &[Set],
         new: &Set,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<i32, TranscriptStop> {
         let all: Vec<_> = old.iter().chain([new]).cloned().collect();
         let available = sets::available(&all);
         let min_available = self.min_available();
         if available <= min_available {
-            asked.because(format!(
+            transcript.because(format!(
                 "{available} pods are available, and {min_available} have to be: old ones stay"
             ));
             return Ok(0);
@@ -156,7 +156,7 @@ impl Rollout<'_> {
             if target > size {
                 return Err(self.invalid_scale("scaling down old RS", set, target));
             }
-            self.scale_set(set, target, ScaleWrite::OfSize, asked)?;
+            self.scale_set(set, target, ScaleWrite::OfSize, transcript)?;
             count = count.wrapping_add(shrink);
         }
         Ok(count)

@@ -124,8 +124,11 @@ impl<'a> Rollout<'a> {
     ///
     /// # Errors
     /// When that failed.
-    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
-        self.try_write_status(asked)??;
+    pub(super) fn write_status(
+        &mut self,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
+        self.try_write_status(transcript)??;
         Ok(())
     }
 
@@ -135,29 +138,29 @@ impl<'a> Rollout<'a> {
     /// Only until there is an answer.
     pub(super) fn try_write_status(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Answer, TranscriptStop> {
         self.edits.status = Some(status::to_value(&self.status));
         let target = Target::status(DEPLOYMENTS, self.deployment.metadata.key());
-        self.replace(target, asked)
+        self.replace(target, transcript)
     }
 
     /// Writes the Deployment itself.
     ///
     /// # Errors
     /// When that failed.
-    pub(super) fn write(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn write(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let target = Target::object(DEPLOYMENTS, self.deployment.metadata.key());
-        self.replace(target, asked)??;
+        self.replace(target, transcript)??;
         Ok(())
     }
 
     fn replace(
         &mut self,
         target: Target,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Answer, TranscriptStop> {
-        let answer = asked.send_with(|| Request::Replace { target, body: self.body() })?;
+        let answer = transcript.send_with(|| Request::Replace { target, body: self.body() })?;
         if let Ok(updated) = &answer {
             // The next write of this sync replaces what this one wrote.
             self.edits.version = Some(updated["metadata"]["resourceVersion"].clone());
@@ -166,13 +169,13 @@ impl<'a> Rollout<'a> {
     }
 
     /// Records an event about the Deployment as it should be.
-    pub(super) fn note(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(ObjectEvent::normal(self.about(), reason, message));
+    pub(super) fn note(&self, reason: &'static str, message: String, transcript: &mut Transcript) {
+        transcript.event(ObjectEvent::normal(self.about(), reason, message));
     }
 
     /// Records an event about the Deployment as it should not be.
-    pub(super) fn warn(&self, reason: &'static str, message: String, asked: &mut Transcript) {
-        asked.event(ObjectEvent::warning(self.about(), reason, message));
+    pub(super) fn warn(&self, reason: &'static str, message: String, transcript: &mut Transcript) {
+        transcript.event(ObjectEvent::warning(self.about(), reason, message));
     }
 
     fn about(&self) -> EventTarget {
@@ -187,10 +190,10 @@ impl<'a> Rollout<'a> {
 pub(super) fn replace_set(
     set: &Set,
     body: impl FnOnce() -> Value,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Set, TranscriptStop> {
     let target = Target::object(REPLICA_SETS, set.metadata.key());
-    let updated = asked.send_with(|| Request::Replace { target, body: body() })??;
+    let updated = transcript.send_with(|| Request::Replace { target, body: body() })??;
     set_of(&updated)
 }
 

@@ -34,9 +34,9 @@ impl Rollout<'_> {
     // k8s: pkg/controller/deployment/sync.go isScalingEvent
     pub(super) fn is_scaling_event(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<bool, TranscriptStop> {
-        self.sync_revision(false, asked)?;
+        self.sync_revision(false, transcript)?;
         let wanted = self.spec().wanted();
         let is_outdated =
             |set: &Set| sets::desired_replicas(set).is_some_and(|desired| desired != wanted);
@@ -47,24 +47,29 @@ impl Rollout<'_> {
     ///
     /// # Errors
     /// When a write failed; the sets after it are not scaled.
-    pub(super) fn scale(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn scale(&self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let wanted = self.spec().wanted();
         if let Some(set) = self.active_or_latest() {
-            self.scale_set(&set, wanted, ScaleWrite::OfSize, asked)?;
+            self.scale_set(&set, wanted, ScaleWrite::OfSize, transcript)?;
             return Ok(());
         }
         if self.is_saturated() {
             for set in self.newest_old_first().iter().filter(|set| set.spec.wanted() > 0) {
-                self.scale_set(set, 0, ScaleWrite::OfSize, asked)?;
+                self.scale_set(set, 0, ScaleWrite::OfSize, transcript)?;
             }
             return Ok(());
         }
         if limits::is_rolling_update(self.spec()) {
             if sets::active(&self.all()).len() > 1 {
-                asked.because("several sets have pods: each is scaled in proportion");
+                transcript.because("several sets have pods: each is scaled in proportion");
             }
             for share in self.shares() {
-                self.scale_set(&share.set, share.size, ScaleWrite::OfSizeOrAnnotations, asked)?;
+                self.scale_set(
+                    &share.set,
+                    share.size,
+                    ScaleWrite::OfSizeOrAnnotations,
+                    transcript,
+                )?;
             }
         }
         Ok(())
@@ -141,7 +146,7 @@ impl Rollout<'_> {
         set: &Set,
         size: i32,
         write: ScaleWrite,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Scaled, TranscriptStop> {
         let unchanged = Scaled { is_scaled: false, set: set.clone() };
         let before = set.spec.wanted();
@@ -160,13 +165,13 @@ impl Rollout<'_> {
             annotations::put(&mut body, known);
             body
         };
-        let updated = replace_set(set, body, asked)?;
+        let updated = replace_set(set, body, transcript)?;
         let is_scaled = before != size;
         if is_scaled {
             let direction = if before < size { "up" } else { "down" };
             let name = &updated.metadata.name;
             let message = format!("Scaled {direction} replica set {name} from {before} to {size}");
-            self.note("ScalingReplicaSet", message, asked);
+            self.note("ScalingReplicaSet", message, transcript);
         }
         Ok(Scaled { is_scaled, set: updated })
     }

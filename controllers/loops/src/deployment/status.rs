@@ -19,12 +19,12 @@ impl Rollout<'_> {
     // k8s: pkg/controller/deployment/sync.go syncDeploymentStatus
     pub(super) fn sync_status(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        let status = self.calculate_status(asked.now());
+        let status = self.calculate_status(transcript.now());
         if status != self.status {
             self.status = status;
-            self.write_status(asked)?;
+            self.write_status(transcript)?;
         }
         Ok(SyncOutcome::done())
     }

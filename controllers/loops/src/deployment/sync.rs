@@ -14,37 +14,37 @@ use super::{DeploymentSnapshot, RECREATE, ROLLING_UPDATE};
 
 pub(super) fn sync(
     snapshot: &DeploymentSnapshot,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
     let deployment = &*snapshot.deployment;
     let mut rollout = Rollout::new(deployment);
     let selector = &deployment.spec.selector;
     if selector.is_everything() {
-        return rollout.refuse_selector(asked);
+        return rollout.refuse_selector(transcript);
     }
     let owner = &deployment.metadata;
     let claim = Claim { owner_kind: DEPLOYMENTS, owner, kind: REPLICA_SETS, finalizers: &[] };
     let is_selected = |set: &KeptObject<ReplicaSet>| selector.matches(&set.metadata.labels);
-    rollout.assign_sets(claim.claim(&snapshot.sets, is_selected, asked)?);
+    rollout.assign_sets(claim.claim(&snapshot.sets, is_selected, transcript)?);
     if deployment.metadata.is_deleting() {
-        asked.because("the Deployment is being deleted: only its status is kept current");
-        rollout.sync_revision(false, asked)?;
-        return rollout.sync_status(asked);
+        transcript.because("the Deployment is being deleted: only its status is kept current");
+        rollout.sync_revision(false, transcript)?;
+        return rollout.sync_status(transcript);
     }
-    rollout.check_paused(asked)?;
+    rollout.check_paused(transcript)?;
     if deployment.spec.paused {
-        asked.because("the rollout is paused");
-        return rollout.sync_scale(asked);
+        transcript.because("the rollout is paused");
+        return rollout.sync_scale(transcript);
     }
     if let Some(revision) = rollback_to(deployment) {
-        return rollout.roll_back(revision, asked);
+        return rollout.roll_back(revision, transcript);
     }
-    if rollout.is_scaling_event(asked)? {
-        return rollout.sync_scale(asked);
+    if rollout.is_scaling_event(transcript)? {
+        return rollout.sync_scale(transcript);
     }
     match &*deployment.spec.strategy.kind {
-        RECREATE => rollout.recreate(&snapshot.running, asked),
-        ROLLING_UPDATE => rollout.roll(asked),
+        RECREATE => rollout.recreate(&snapshot.running, transcript),
+        ROLLING_UPDATE => rollout.roll(transcript),
         other => {
             Err(TranscriptStop::failed(format!("unexpected deployment strategy type: {other}")))
         }
@@ -54,33 +54,36 @@ pub(super) fn sync(
 impl Rollout<'_> {
     fn refuse_selector(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let message = "This deployment is selecting all pods. A non-empty selector is required.";
-        self.warn("SelectingAll", message.into(), asked);
+        self.warn("SelectingAll", message.into(), transcript);
         let generation = self.deployment.metadata.generation;
         if self.status.observed_generation < generation {
             self.status.observed_generation = generation;
-            drop(self.try_write_status(asked)?); // nothing else depends on it
+            drop(self.try_write_status(transcript)?); // nothing else depends on it
         }
         Ok(SyncOutcome::done())
     }
 
     /// Scales without rolling out.
     // k8s: pkg/controller/deployment/sync.go sync
-    fn sync_scale(&mut self, asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
-        self.sync_revision(false, asked)?;
-        self.scale(asked)?;
+    fn sync_scale(
+        &mut self,
+        transcript: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
+        self.sync_revision(false, transcript)?;
+        self.scale(transcript)?;
         if self.spec().paused && rollback_to(self.deployment).is_none() {
-            self.clean_up(asked)?;
+            self.clean_up(transcript)?;
         }
-        self.sync_status(asked)
+        self.sync_status(transcript)
     }
 
     /// Records that the rollout was paused or resumed: the time while it is paused does not count
     /// towards the deadline.
     // k8s: pkg/controller/deployment/sync.go checkPausedConditions
-    fn check_paused(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn check_paused(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         if conditions::progress_deadline(self.spec()).is_none() {
             return Ok(());
         }
@@ -95,7 +98,7 @@ impl Rollout<'_> {
             false => (RESUMED, "Deployment is resumed"),
         };
         let finding = ConditionChange::progressing("Unknown", reason);
-        conditions::set(&mut self.status, finding.condition(message, asked.now()));
-        self.write_status(asked)
+        conditions::set(&mut self.status, finding.condition(message, transcript.now()));
+        self.write_status(transcript)
     }
 }

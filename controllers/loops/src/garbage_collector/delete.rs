@@ -90,7 +90,7 @@ impl GarbageCandidate {
         followed.filter(|kind| self.unlisted.contains(kind))
     }
 
-    fn report_invalid_owners(&self, asked: &mut Transcript) {
+    fn report_invalid_owners(&self, transcript: &mut Transcript) {
         let identity = &self.object.identity;
         for owner in &self.invalid_owners {
             let about = EventTarget {
@@ -102,7 +102,7 @@ impl GarbageCandidate {
             };
             let namespace = identity.namespace.as_str();
             let message = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
-            asked.event(ObjectEvent::warning(about, "OwnerRefInvalidNamespace", message));
+            transcript.event(ObjectEvent::warning(about, "OwnerRefInvalidNamespace", message));
         }
     }
 }
@@ -110,28 +110,28 @@ impl GarbageCandidate {
 /// Examines an item.
 pub(super) fn attempt(
     item: &GarbageCandidate,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<GraphFinding>, TranscriptStop> {
-    item.report_invalid_owners(asked);
+    item.report_invalid_owners(transcript);
     if item.is_being_deleted && !item.is_deleting_dependents {
         return Ok(Vec::new());
     }
     let identity = &item.object.identity;
     if item.object.kind.is_namespaced && !identity.is_namespaced() {
-        asked.because("an object of the whole cluster cannot have a namespaced owner");
+        transcript.because("an object of the whole cluster cannot have a namespaced owner");
         return Ok(Vec::new());
     }
-    let latest = match asked.send(item.object.read())? {
+    let latest = match transcript.send(item.object.read())? {
         Ok(latest) if latest["metadata"]["uid"] == identity.uid.as_str() => latest,
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {
-            asked.because("no object has this UID any more");
+            transcript.because("no object has this UID any more");
             return Ok(vec![GraphFinding::Gone(identity.clone())]);
         }
     };
     let notes = match item.is_deleting_dependents {
-        true => wait_for_dependents(item, asked)?,
-        false => collect(item, &latest, asked)?,
+        true => wait_for_dependents(item, transcript)?,
+        false => collect(item, &latest, transcript)?,
     };
     if item.is_virtual && notes.is_empty() {
         // Its watch lags. If it was added and removed meanwhile, nothing will ever show it.
@@ -145,14 +145,14 @@ pub(super) fn attempt(
 // k8s: garbagecollector.go processDeletingDependentsItem
 fn wait_for_dependents(
     item: &GarbageCandidate,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<GraphFinding>, TranscriptStop> {
     if item.blocking.is_empty() {
-        asked.because("no dependent blocks the deletion any more");
-        write::remove_finalizer(&item.object, FOREGROUND, asked)?;
+        transcript.because("no dependent blocks the deletion any more");
+        write::remove_finalizer(&item.object, FOREGROUND, transcript)?;
         return Ok(Vec::new());
     }
-    asked.because(format!("{} dependents block the deletion", item.blocking.len()));
+    transcript.because(format!("{} dependents block the deletion", item.blocking.len()));
     let idle = item.blocking.iter().filter(|dependent| !dependent.is_deleting_dependents);
     let idle: Vec<_> = idle.map(|dependent| dependent.uid.clone()).collect();
     Ok(if idle.is_empty() { Vec::new() } else { vec![GraphFinding::Wake(idle)] })
@@ -174,35 +174,36 @@ struct OwnersByState {
 fn collect(
     item: &GarbageCandidate,
     latest: &Value,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<GraphFinding>, TranscriptStop> {
     let references = &latest["metadata"]["ownerReferences"];
     let references = Vec::<OwnerReference>::deserialize(references).unwrap_or_default();
     if references.is_empty() {
-        asked.because("it has no owners");
+        transcript.because("it has no owners");
         return Ok(Vec::new());
     }
-    let Some(mut owners) = classify(item, &references, asked)? else { return Ok(Vec::new()) };
+    let Some(mut owners) = classify(item, &references, transcript)? else { return Ok(Vec::new()) };
     if owners.solid > 0 {
-        asked.because(format!("{} of its owners are there", owners.solid));
+        transcript.because(format!("{} of its owners are there", owners.solid));
         let dropped: Vec<_> = owners.dangling.iter().chain(&owners.waiting).cloned().collect();
         if !dropped.is_empty() {
-            write::drop_owners(&item.object, latest, &dropped, asked)?;
+            write::drop_owners(&item.object, latest, &dropped, transcript)?;
         }
         return Ok(owners.notes);
     }
     let (absent, waiting) = (owners.dangling.len(), owners.waiting.len());
-    asked.because(format!("no owner is left: {absent} are absent, {waiting} wait for it"));
+    transcript.because(format!("no owner is left: {absent} are absent, {waiting} wait for it"));
     let propagation = if waiting > 0 && item.has_dependents {
         if item.may_be_in_a_cycle {
-            asked.because("an owner and a dependent wait for it: its references stop blocking");
-            write::unblock_owners(&item.object, latest, asked)?;
+            transcript
+                .because("an owner and a dependent wait for it: its references stop blocking");
+            write::unblock_owners(&item.object, latest, transcript)?;
         }
         Propagation::Foreground
     } else {
         propagation(latest)
     };
-    if !write::delete(&item.object, latest, propagation, asked)? {
+    if !write::delete(&item.object, latest, propagation, transcript)? {
         owners.notes.push(GraphFinding::Gone(item.object.identity.clone()));
     }
     Ok(owners.notes)
@@ -222,15 +223,15 @@ fn propagation(latest: &Value) -> Propagation {
 fn classify(
     item: &GarbageCandidate,
     references: &[OwnerReference],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Option<OwnersByState>, TranscriptStop> {
     let mut owners = OwnersByState::default();
     for reference in references {
-        match examine(item, reference, asked)? {
+        match examine(item, reference, transcript)? {
             OwnerState::Invalid => return Ok(None),
             OwnerState::Unmapped => {
                 let (kind, version) = (&*reference.kind, &*reference.api_version);
-                asked.because(format!("the API server has no kind {kind} in {version}"));
+                transcript.because(format!("the API server has no kind {kind} in {version}"));
                 owners.solid += 1;
                 owners.notes.push(GraphFinding::Unmapped);
                 return Ok(Some(OwnersByState {
@@ -240,7 +241,7 @@ fn classify(
                 }));
             }
             OwnerState::Unlisted(kind) => {
-                asked.because(format!("{kind:?} are not listed yet, so the owner counts"));
+                transcript.because(format!("{kind:?} are not listed yet, so the owner counts"));
                 owners.solid += 1;
                 owners.notes.push(GraphFinding::Unlisted(kind));
             }
@@ -271,7 +272,7 @@ enum OwnerState {
 fn examine(
     item: &GarbageCandidate,
     reference: &OwnerReference,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<OwnerState, TranscriptStop> {
     let own = &item.object.identity.namespace;
     let owner = ObjectIdentity::of_owner(reference, own);
@@ -287,11 +288,11 @@ fn examine(
     }
     let owner = if mapped.kind.is_namespaced { owner } else { of_cluster };
     if mapped.kind.is_namespaced && own.is_empty() {
-        asked.because("an object of the whole cluster names a namespaced owner");
+        transcript.because("an object of the whole cluster names a namespaced owner");
         return Ok(OwnerState::Invalid);
     }
     let read = MappedObject { identity: owner.clone(), kind: mapped.kind }.read();
-    match asked.send(read)? {
+    match transcript.send(read)? {
         Ok(live) if live["metadata"]["uid"] == reference.uid.as_str() => {
             Ok(if is_waiting_for_dependents(&live) {
                 OwnerState::Waiting

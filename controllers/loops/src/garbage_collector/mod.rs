@@ -302,11 +302,11 @@ impl Controller for GarbageCollector {
 
     fn sync(
         snapshot: &NodeSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<GraphFinding>, TranscriptStop> {
         let notes = match snapshot {
-            NodeSnapshot::Delete(item) => delete::attempt(item, asked)?,
-            NodeSnapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
+            NodeSnapshot::Delete(item) => delete::attempt(item, transcript)?,
+            NodeSnapshot::Orphan(owner) => orphan::attempt(owner, transcript)?,
         };
         Ok(SyncOutcome::new(None, notes))
     }

@@ -36,7 +36,7 @@ impl OrphaningOwner {
 /// Orphans the dependents of an owner.
 pub(super) fn attempt(
     owner: &OrphaningOwner,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<GraphFinding>, TranscriptStop> {
     let dropped = [owner.object.identity.uid.clone()];
     let mut failures = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn attempt(
         let body = write::strategic_drop(&dependent.identity.uid, &dropped);
         dependent.patch(PatchForm::Strategic, body)
     });
-    let answers = asked.send_all(patches.collect())?;
+    let answers = transcript.send_all(patches.collect())?;
     for (dependent, answer) in owner.dependents.iter().zip(answers) {
         match answer {
             Err(error) if write::is_unsupported_form(&error) => unsupported.push(dependent),
@@ -53,7 +53,7 @@ pub(super) fn attempt(
             Ok(_) => {}
         }
     }
-    merge_each(&unsupported, &dropped, &mut failures, asked)?;
+    merge_each(&unsupported, &dropped, &mut failures, transcript)?;
     if !failures.is_empty() {
         let owner = &owner.object.identity;
         let failures = failures.join(", ");
@@ -61,8 +61,8 @@ pub(super) fn attempt(
             "failed to orphan dependents of owner {owner}, got errors: [{failures}]"
         )));
     }
-    asked.because(format!("{} dependents are orphaned", owner.dependents.len()));
-    write::remove_finalizer(&owner.object, ORPHAN, asked)?;
+    transcript.because(format!("{} dependents are orphaned", owner.dependents.len()));
+    write::remove_finalizer(&owner.object, ORPHAN, transcript)?;
     Ok(Vec::new())
 }
 
@@ -71,10 +71,10 @@ fn merge_each(
     dependents: &[&MappedObject],
     dropped: &[Uid],
     failures: &mut Vec<String>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let reads = dependents.iter().map(|dependent| dependent.read());
-    let answers = asked.send_all(reads.collect())?;
+    let answers = transcript.send_all(reads.collect())?;
     let mut patched = Vec::new();
     let mut patches = Vec::new();
     for (dependent, answer) in dependents.iter().zip(answers) {
@@ -88,7 +88,7 @@ fn merge_each(
             Err(error) => note(dependent, &error, failures),
         }
     }
-    let answers = asked.send_all(patches)?;
+    let answers = transcript.send_all(patches)?;
     for (dependent, answer) in patched.into_iter().zip(answers) {
         if let Err(error) = answer {
             note(dependent, &error, failures);

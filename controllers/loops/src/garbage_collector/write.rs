@@ -54,7 +54,7 @@ pub(super) fn delete(
     object: &MappedObject,
     latest: &Value,
     propagation: Propagation,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<bool, TranscriptStop> {
     let version = latest["metadata"]["resourceVersion"].as_str().filter(|text| !text.is_empty());
     let request = |version: Option<&str>| Request::Delete {
@@ -66,16 +66,16 @@ pub(super) fn delete(
             grace_seconds: None,
         },
     };
-    let mut answer = asked.send(request(version))?;
+    let mut answer = transcript.send(request(version))?;
     if let Err(error) = &answer
         && error.is_conflict()
         && version.is_some()
     {
         // Changes that leave the owners alone must not keep the object for ever.
-        match asked.send(object.read())? {
+        match transcript.send(object.read())? {
             Err(error) if error.is_not_found() => return Ok(false),
             Ok(live) if is_other_version_with_same_owners(&live, latest) => {
-                answer = asked.send(request(None))?;
+                answer = transcript.send(request(None))?;
             }
             _ => {}
         }
@@ -130,10 +130,10 @@ pub(super) fn drop_owners(
     object: &MappedObject,
     latest: &Value,
     owners: &[Uid],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let strategic = strategic_drop(&object.identity.uid, owners);
-    patch(object, strategic, merge_drop(latest, owners), asked)
+    patch(object, strategic, merge_drop(latest, owners), transcript)
 }
 
 /// Makes an object's references stop blocking the deletion of its owners.
@@ -141,7 +141,7 @@ pub(super) fn drop_owners(
 pub(super) fn unblock_owners(
     object: &MappedObject,
     latest: &Value,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let unblocked = |reference: &Value| {
         let mut reference = reference.clone();
@@ -155,7 +155,7 @@ pub(super) fn unblock_owners(
         "ownerReferences": blocking,
     }});
     let merged = merge(latest, references(latest).map(unblocked).collect());
-    patch(object, strategic, merged, asked)
+    patch(object, strategic, merged, transcript)
 }
 
 // k8s: pkg/controller/garbagecollector/patch.go patch
@@ -163,11 +163,11 @@ fn patch(
     object: &MappedObject,
     strategic: Value,
     merged: Value,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
-    let answer: Answer = match asked.send(object.patch(PatchForm::Strategic, strategic))? {
+    let answer: Answer = match transcript.send(object.patch(PatchForm::Strategic, strategic))? {
         Err(error) if is_unsupported_form(&error) => {
-            asked.send(object.patch(PatchForm::Merge, merged))?
+            transcript.send(object.patch(PatchForm::Merge, merged))?
         }
         answer => answer,
     };
@@ -180,11 +180,11 @@ fn patch(
 pub(super) fn remove_finalizer(
     object: &MappedObject,
     finalizer: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let identity = &object.identity;
     for _ in 0..ATTEMPTS {
-        let live = match asked.send(object.read())? {
+        let live = match transcript.send(object.read())? {
             Ok(live) => live,
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => {
@@ -201,7 +201,7 @@ pub(super) fn remove_finalizer(
         let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
         let version = &live["metadata"]["resourceVersion"];
         let body = json!({"metadata": {"resourceVersion": version, "finalizers": kept}});
-        match asked.send(object.patch(PatchForm::Merge, body))? {
+        match transcript.send(object.patch(PatchForm::Merge, body))? {
             Ok(_) => return Ok(()),
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error.into()),

@@ -68,7 +68,7 @@ impl JobSync<'_> {
     /// When requests have to be answered first.
     pub(super) fn manage(
         &mut self,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let mut counts = PodCounts {
             active: len(&self.active),
@@ -77,10 +77,10 @@ impl JobSync<'_> {
         };
         let failure = match self.finish.as_ref().map(|end| format!("{} {}", end.kind, end.reason)) {
             Some(end) => {
-                asked.because(format!("the Job ends: {end}"));
-                self.delete_all_active(&mut counts, asked)?
+                transcript.because(format!("the Job ends: {end}"));
+                self.delete_all_active(&mut counts, transcript)?
             }
-            None => self.manage_unfinished(&mut counts, asked)?,
+            None => self.manage_unfinished(&mut counts, transcript)?,
         };
         let status = &mut self.status;
         self.needs_flush |= counts.active != status.active
@@ -95,10 +95,10 @@ impl JobSync<'_> {
     fn delete_all_active(
         &mut self,
         counts: &mut PodCounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let active = self.active.clone();
-        let deleted = self.delete_pods(&active, asked)?;
+        let deleted = self.delete_pods(&active, transcript)?;
         if deleted.pods != counts.active {
             // A pod that is still there has to be counted before the Job ends.
             self.finish = None;
@@ -111,14 +111,14 @@ impl JobSync<'_> {
     fn delete_pods(
         &self,
         pods: &[JobPod],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Deleted, TranscriptStop> {
         let key = |pod: &JobPod| pod.facts.metadata.key();
-        let answers = asked.send_all(pods.iter().map(|pod| delete(&key(pod))).collect())?;
+        let answers = transcript.send_all(pods.iter().map(|pod| delete(&key(pod))).collect())?;
         let mut deleted = Deleted::default();
         for (pod, answer) in pods.iter().zip(answers) {
             deleted.ready += i64::from(pod.facts.is_ready());
-            match record_deleted(&pod.facts.metadata.name, answer, &self.about, asked) {
+            match record_deleted(&pod.facts.metadata.name, answer, &self.about, transcript) {
                 Ok(()) => deleted.pods += 1,
                 Err(error) => deleted.failure = deleted.failure.or(Some(error.into())),
             }
@@ -131,11 +131,11 @@ impl JobSync<'_> {
     fn delete_surplus(
         &self,
         pods: &[JobPod],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Deleted, TranscriptStop> {
         let tracked = pods.iter().filter(|pod| pod.is_tracked);
         let patches = tracked.map(|pod| remove_finalizer(&pod.facts)).collect();
-        let mut answers = asked.send_all(patches)?.into_iter();
+        let mut answers = transcript.send_all(patches)?.into_iter();
         let (mut gone, mut failure) = (0, None::<TranscriptStop>);
         let mut untracked = Vec::new();
         for pod in pods {
@@ -146,7 +146,7 @@ impl JobSync<'_> {
                 Some(Ok(_)) | None => untracked.push(pod.clone()),
             }
         }
-        let mut deleted = self.delete_pods(&untracked, asked)?;
+        let mut deleted = self.delete_pods(&untracked, transcript)?;
         deleted.pods += gone;
         deleted.failure = failure.or(deleted.failure);
         Ok(deleted)
@@ -155,15 +155,15 @@ impl JobSync<'_> {
     fn manage_unfinished(
         &mut self,
         counts: &mut PodCounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let is_deleting = self.job().metadata.is_deleting();
         let failure = match is_deleting {
             true => {
-                asked.because("the Job is being deleted");
+                transcript.because("the Job is being deleted");
                 None
             }
-            false => self.manage_pods(counts, asked)?,
+            false => self.manage_pods(counts, transcript)?,
         };
         if self.is_complete(counts.active) {
             let message = "Reached expected number of succeeded pods";
@@ -174,9 +174,9 @@ impl JobSync<'_> {
                 self.now,
             );
             self.finish = Some(condition);
-            asked.because("enough pods succeeded");
+            transcript.because("enough pods succeeded");
         } else if !is_deleting {
-            self.note_suspension(asked);
+            self.note_suspension(transcript);
         }
         Ok(failure)
     }
@@ -190,7 +190,7 @@ impl JobSync<'_> {
         is_enough && active == 0
     }
 
-    fn note_suspension(&mut self, asked: &mut Transcript) {
+    fn note_suspension(&mut self, transcript: &mut Transcript) {
         let is_suspended = is_suspended(self.job());
         let condition = match is_suspended {
             true => JobConditionState::new("Suspended", "JobSuspended", "Job suspended", self.now),
@@ -205,7 +205,7 @@ impl JobSync<'_> {
         }
         self.needs_flush = true;
         let reason = if is_suspended { "Suspended" } else { "Resumed" };
-        asked.event(ObjectEvent::normal(self.about.clone(), reason, message));
+        transcript.event(ObjectEvent::normal(self.about.clone(), reason, message));
         if !is_suspended {
             // The active deadline is counted from the resumption.
             self.status.start_time = Some(self.now);
@@ -219,7 +219,7 @@ impl JobSync<'_> {
     fn manage_pods(
         &mut self,
         counts: &mut PodCounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let job = self.job();
         let pods_max = self.state.settings.pods_per_sync_max;
@@ -228,14 +228,14 @@ impl JobSync<'_> {
         self.action = if is_suspended(job) { "pods_deleted" } else { "tracking" };
         let mut removed = pods_to_remove(job, &self.active, surplus);
         if is_suspended(job) {
-            asked.because("the Job is suspended");
+            transcript.because("the Job is suspended");
         } else {
             removed.truncate(pods_max);
         }
         if !removed.is_empty() {
             self.action = "pods_deleted";
-            asked.because(format!("{} of {} pods are surplus", removed.len(), counts.active));
-            let deleted = self.delete_surplus(&removed, asked)?;
+            transcript.because(format!("{} of {} pods are surplus", removed.len(), counts.active));
+            let deleted = self.delete_surplus(&removed, transcript)?;
             counts.remove(&deleted);
             return Ok(deleted.failure);
         }
@@ -244,12 +244,12 @@ impl JobSync<'_> {
         match missing {
             0 => {
                 let active = counts.active;
-                asked.because(format!(
+                transcript.because(format!(
                     "{active} active pods are enough for {wanted}; {terminating} are terminating"
                 ));
                 Ok(None)
             }
-            _ => self.create_missing(missing.min(pods_max), counts, asked),
+            _ => self.create_missing(missing.min(pods_max), counts, transcript),
         }
     }
 
@@ -269,7 +269,7 @@ impl JobSync<'_> {
         &mut self,
         missing: usize,
         counts: &mut PodCounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let job = self.job();
         self.action = "pods_created";
@@ -277,26 +277,26 @@ impl JobSync<'_> {
         if !has_limit_per_index(job) {
             let wait = backoff.remaining(self.state.backoff, self.now);
             if !wait.is_zero() {
-                return Ok(self.wait_for_backoff(wait, asked));
+                return Ok(self.wait_for_backoff(wait, transcript));
             }
         }
         let base = base_pod(job, &self.object, is_indexed(job));
         let pods = match is_indexed(job) {
             false => vec![base; missing],
             true => match self.indexes_to_create(missing) {
-                Err(wait) => return Ok(self.wait_for_backoff(wait, asked)),
+                Err(wait) => return Ok(self.wait_for_backoff(wait, transcript)),
                 Ok(indexes) => indexes.into_iter().map(|of| indexed_pod(&base, job, of)).collect(),
             },
         };
-        self.create_pods(pods, counts, asked)
+        self.create_pods(pods, counts, transcript)
     }
 
     fn wait_for_backoff(
         &mut self,
         wait: Duration,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Option<TranscriptStop> {
-        asked.because(format!(
+        transcript.because(format!(
             "pods failed, the next one is created in {} s",
             wait.as_secs_f64().ceil()
         ));
@@ -357,7 +357,7 @@ impl JobSync<'_> {
         &mut self,
         pods: Vec<Value>,
         counts: &mut PodCounts,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<TranscriptStop>, TranscriptStop> {
         let namespace = self.job().metadata.namespace.as_str();
         let wanted = pods.len();
@@ -367,11 +367,11 @@ impl JobSync<'_> {
             Ok(requests) => requests,
             Err(failure) => return Ok(Some(failure)),
         };
-        asked.because(format!("{wanted} pods are missing"));
-        let answers = asked.slow_start(requests)?;
+        transcript.because(format!("{wanted} pods are missing"));
+        let answers = transcript.slow_start(requests)?;
         let (mut failure, mut failed) = (None::<TranscriptStop>, 0);
         for answer in &answers {
-            record_created(answer, &self.about, asked);
+            record_created(answer, &self.about, transcript);
             match answer {
                 // In a namespace that is being deleted nothing is created any more.
                 Err(error) if !error.is_namespace_terminating() => {

@@ -180,11 +180,11 @@ impl Controller for JobController {
 
     fn sync(
         snapshot: &JobSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
         match &snapshot.0 {
-            Synced::Job(state) => sync_job(state, asked),
-            Synced::Orphan(state) => sync_orphan(state, asked),
+            Synced::Job(state) => sync_job(state, transcript),
+            Synced::Orphan(state) => sync_orphan(state, transcript),
         }
     }
 

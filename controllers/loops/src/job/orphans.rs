@@ -38,7 +38,7 @@ pub(super) struct OrphanState {
 /// When requests have to be answered first, or one of them failed.
 pub(super) fn sync_orphan(
     state: &OrphanState,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
     let pod = &state.pod;
     if !is_tracked(pod) {
@@ -46,21 +46,21 @@ pub(super) fn sync_orphan(
     }
     if let Some(reference) = pod.metadata.controller() {
         if !is_job(reference) {
-            asked.because("the pod is controlled by something else than a Job");
+            transcript.because("the pod is controlled by something else than a Job");
             return Ok(SyncOutcome::done());
         }
         if let Some(job) = &state.owner {
             if managed_by_other(job).is_some() || job.finished().is_none() {
-                asked.because("the pod's Job counts it");
+                transcript.because("the pod's Job counts it");
                 return Ok(SyncOutcome::done());
             }
-        } else if state.is_stray && is_counted_by_live_job(pod, reference, asked)? {
-            asked.because("the pod's Job is there and counts it");
+        } else if state.is_stray && is_counted_by_live_job(pod, reference, transcript)? {
+            transcript.because("the pod's Job is there and counts it");
             return Ok(SyncOutcome::done());
         }
     }
-    asked.because("no Job counts the pod any more");
-    match asked.send(remove_finalizer(pod))? {
+    transcript.because("no Job counts the pod any more");
+    match transcript.send(remove_finalizer(pod))? {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(SyncOutcome::done()),
     }
@@ -74,11 +74,11 @@ fn is_job(reference: &OwnerReference) -> bool {
 fn is_counted_by_live_job(
     pod: &Pod,
     reference: &OwnerReference,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<bool, TranscriptStop> {
     let key = ObjectKey::new(&pod.metadata.namespace, &reference.name);
     let target = Target::object(JOBS, key);
-    match asked.send(Request::Read { target, only_metadata: false })? {
+    match transcript.send(Request::Read { target, only_metadata: false })? {
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error.into()),
         Ok(job) => {

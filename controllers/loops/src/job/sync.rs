@@ -83,10 +83,10 @@ pub(super) struct JobSync<'a> {
 /// When requests have to be answered first, or one of them failed.
 pub(super) fn sync_job(
     state: &JobState,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<MetricValue>, TranscriptStop> {
     let job: &Job = &state.job;
-    if is_left_alone(job, asked) {
+    if is_left_alone(job, transcript) {
         return Ok(SyncOutcome::done());
     }
     let claim = Claim {
@@ -96,15 +96,15 @@ pub(super) fn sync_job(
         finalizers: &[TRACKING_FINALIZER],
     };
     let is_selected = |pod: &KeptObject<Pod>| job.spec.selector.matches(&pod.metadata.labels);
-    let claimed = claim.claim(&state.pods, is_selected, asked)?;
+    let claimed = claim.claim(&state.pods, is_selected, transcript)?;
     let pods = claimed.into_iter().map(|pod| JobPod::claimed(pod, job)).collect();
-    let mut sync = JobSync::new(state, pods, asked.now())?;
+    let mut sync = JobSync::new(state, pods, transcript.now())?;
     sync.find_failure();
     if is_indexed(job) {
         sync.find_end_by_indexes();
     }
-    let failure = sync.manage(asked)?;
-    sync.track(asked)?;
+    let failure = sync.manage(transcript)?;
+    sync.track(transcript)?;
     match failure {
         Some(TranscriptStop::Failed(error)) => {
             Ok(SyncOutcome { again: None, notes: sync.samples, failed: Some(error) })
@@ -118,22 +118,22 @@ pub(super) fn sync_job(
 }
 
 /// The Job is not to be synced.
-fn is_left_alone(job: &Job, asked: &mut Transcript) -> bool {
+fn is_left_alone(job: &Job, transcript: &mut Transcript) -> bool {
     if let Some(manager) = managed_by_other(job) {
-        asked.because(format!("the Job is managed by {manager}"));
+        transcript.because(format!("the Job is managed by {manager}"));
         return true;
     }
     if let Some(condition) = job.finished() {
-        asked.because(format!("the Job has ended: {} {}", condition.kind, condition.reason));
+        transcript.because(format!("the Job has ended: {} {}", condition.kind, condition.reason));
         return true;
     }
     match job.spec.completion_mode.as_deref() {
         None | Some("NonIndexed" | "Indexed") => false,
         Some(mode) => {
-            asked.because(format!("the completion mode {mode} is not known"));
+            transcript.because(format!("the completion mode {mode} is not known"));
             let message = "Skipped Job sync because completion mode is unknown".to_owned();
             let about = EventTarget::of(JOBS, &job.metadata);
-            asked.event(ObjectEvent::warning(about, "UnknownCompletionMode", message));
+            transcript.event(ObjectEvent::warning(about, "UnknownCompletionMode", message));
             true
         }
     }

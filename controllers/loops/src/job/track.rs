@@ -39,7 +39,7 @@ impl JobSync<'_> {
     ///
     /// # Errors
     /// When requests have to be answered first, or one of them failed.
-    pub(super) fn track(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn track(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         if is_indexed(self.job()) {
             self.pods.sort_by_key(|pod| pod.index);
         }
@@ -53,7 +53,7 @@ impl JobSync<'_> {
         }
         self.write_interim_condition();
         if self.needs_flush {
-            self.flush(asked)?;
+            self.flush(transcript)?;
             self.count_finished(&old);
             old = self.status.clone();
             self.needs_flush = false;
@@ -61,12 +61,12 @@ impl JobSync<'_> {
         for action in &pass.actions {
             self.sample("pod_failures_handled_by_failure_policy_total", &[("action", action)], 1);
         }
-        self.release(&pass.released, &mut tracked, asked)?;
-        let is_finished = !pass.is_full && self.write_final_condition(asked);
+        self.release(&pass.released, &mut tracked, transcript)?;
+        let is_finished = !pass.is_full && self.write_final_condition(transcript);
         if self.needs_flush || is_finished {
-            self.flush(asked)?;
+            self.flush(transcript)?;
             if is_finished {
-                self.report_end(asked);
+                self.report_end(transcript);
             }
             self.count_finished(&old);
         }
@@ -179,17 +179,17 @@ impl JobSync<'_> {
 
     /// Adds the final condition, once nothing is left to count; returns whether it is set.
     // k8s: pkg/controller/job/job_controller.go enactJobFinished
-    fn write_final_condition(&mut self, asked: &mut Transcript) -> bool {
+    fn write_final_condition(&mut self, transcript: &mut Transcript) -> bool {
         let Some(finish) = self.finish.clone() else { return false };
         let uncounted = &self.status.uncounted_terminated_pods;
         let uncounted = uncounted.succeeded.len() + uncounted.failed.len();
         if uncounted > 0 {
-            asked.because(format!("{uncounted} pods are to be counted before the Job ends"));
+            transcript.because(format!("{uncounted} pods are to be counted before the Job ends"));
             return false;
         }
         let terminating = self.status.terminating.unwrap_or(0);
         if terminating > 0 {
-            asked.because(format!("{terminating} pods are terminating, then the Job ends"));
+            transcript.because(format!("{terminating} pods are terminating, then the Job ends"));
             return false;
         }
         if finish.kind == "Complete" {
@@ -200,11 +200,11 @@ impl JobSync<'_> {
     }
 
     /// Writes the status. What is answered is what the next write changes.
-    fn flush(&mut self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn flush(&mut self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
         let mut body = self.object.clone();
         self.status.put(&mut body);
         let target = Target::status(JOBS, self.job().metadata.key());
-        self.object = asked.send(Request::Replace { target, body })??;
+        self.object = transcript.send(Request::Replace { target, body })??;
         self.status = WorkingStatus::read(&self.object)?;
         Ok(())
     }
@@ -215,10 +215,10 @@ impl JobSync<'_> {
         &mut self,
         pods: &[JobPod],
         tracked: &mut HashSet<String>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let patches = pods.iter().map(|pod| remove_finalizer(&pod.facts)).collect();
-        let answers = asked.send_all(patches)?;
+        let answers = transcript.send_all(patches)?;
         let mut failure = None::<TranscriptStop>;
         for (pod, answer) in pods.iter().zip(answers) {
             match answer {
@@ -232,7 +232,7 @@ impl JobSync<'_> {
             None => Ok(()),
             Some(failure) => {
                 if self.needs_flush {
-                    self.flush(asked)?;
+                    self.flush(transcript)?;
                 }
                 Err(failure)
             }
@@ -240,7 +240,7 @@ impl JobSync<'_> {
     }
 
     // k8s: pkg/controller/job/job_controller.go recordJobFinished
-    fn report_end(&mut self, asked: &mut Transcript) {
+    fn report_end(&mut self, transcript: &mut Transcript) {
         let Some(finish) = self.finish.clone() else { return };
         let mode = self.completion_mode();
         let is_complete = finish.kind == "Complete";
@@ -249,17 +249,17 @@ impl JobSync<'_> {
             if wanted.is_some_and(|wanted| self.status.succeeded > wanted) {
                 let message = "Too many succeeded pods running after completion count reached";
                 let about = self.about.clone();
-                asked.event(ObjectEvent::warning(
+                transcript.event(ObjectEvent::warning(
                     about,
                     "TooManySucceededPods",
                     message.to_owned(),
                 ));
             }
             let message = "Job completed".to_owned();
-            asked.event(ObjectEvent::normal(self.about.clone(), "Completed", message));
+            transcript.event(ObjectEvent::normal(self.about.clone(), "Completed", message));
         } else {
             let reason = event_reason(&finish.reason);
-            asked.event(ObjectEvent::warning(self.about.clone(), reason, finish.message));
+            transcript.event(ObjectEvent::warning(self.about.clone(), reason, finish.message));
         }
         let result = if is_complete { "succeeded" } else { "failed" };
         let labels = [("completion_mode", mode), ("result", result), ("reason", &*finish.reason)];

@@ -56,12 +56,12 @@ pub(super) struct Remaining {
 
 impl Remaining {
     /// Records what remains.
-    pub(super) fn explain(&self, asked: &mut Transcript) {
+    pub(super) fn explain(&self, transcript: &mut Transcript) {
         if !self.objects.is_empty() {
-            asked.because(format!("remaining: {}", self.objects_text()));
+            transcript.because(format!("remaining: {}", self.objects_text()));
         }
         if !self.finalizers.is_empty() {
-            asked.because(format!("finalizers: {}", self.finalizers_text()));
+            transcript.because(format!("finalizers: {}", self.finalizers_text()));
         }
     }
 

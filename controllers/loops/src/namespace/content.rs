@@ -43,7 +43,7 @@ impl DeletionWork<'_> {
 pub(super) fn delete_all(
     namespace: Value,
     snapshot: &TerminatingNamespace,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(i64, Value), TranscriptStop> {
     let mut findings = Findings::default();
     let mut errors = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn delete_all(
         let count = snapshot.discovery.failed_groups.len();
         findings.discovery =
             Some(format!("Discovery failed for some groups, {count} failing: {failure}"));
-        asked.because(failure.clone());
+        transcript.because(failure.clone());
         errors.push(failure);
     }
     let name = snapshot.key.name();
@@ -61,23 +61,23 @@ pub(super) fn delete_all(
 
     let mut estimate = 0;
     if let Some(found) = pods.first() {
-        estimate = delete_pods(found, &namespace, &mut findings, asked)?;
+        estimate = delete_pods(found, &namespace, &mut findings, transcript)?;
         let prefix = format!("failed to delete pods for namespace: {name}, err: ");
         errors.extend(findings.failures.iter().map(|failure| prefix.clone() + failure));
         if !findings.remaining.objects.is_empty() {
             // The remaining objects are counted only after all kinds were listed.
             let remaining = std::mem::take(&mut findings.remaining);
-            asked.because(format!("pods go first: {}", remaining.objects_text()));
-            let namespace = update_conditions(namespace, &findings, asked)?;
+            transcript.because(format!("pods go first: {}", remaining.objects_text()));
+            let namespace = update_conditions(namespace, &findings, transcript)?;
             return finish(estimate, namespace, &errors);
         }
     }
     let of_pods = findings.failures.len();
     let works = others.iter().map(|found| DeletionWork { found, estimate: 0, failure: None });
-    estimate = estimate.max(delete_kinds(works.collect(), name, &mut findings, asked)?);
+    estimate = estimate.max(delete_kinds(works.collect(), name, &mut findings, transcript)?);
     errors.extend_from_slice(&findings.failures[of_pods..]);
-    findings.remaining.explain(asked);
-    let namespace = update_conditions(namespace, &findings, asked)?;
+    findings.remaining.explain(transcript);
+    let namespace = update_conditions(namespace, &findings, transcript)?;
     finish(estimate, namespace, &errors)
 }
 
@@ -86,17 +86,17 @@ fn delete_pods(
     found: &DiscoveredKind,
     namespace: &Value,
     findings: &mut Findings,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<i64, TranscriptStop> {
     let metadata = &namespace["metadata"];
     let deleted_at = metadata["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
     let name = metadata["name"].as_str().unwrap_or_default();
     let mut work = DeletionWork { found, estimate: 0, failure: None };
-    match estimate_pods(name, deleted_at.unwrap_or(asked.now()), asked)? {
+    match estimate_pods(name, deleted_at.unwrap_or(transcript.now()), transcript)? {
         Ok(seconds) => work.estimate = seconds,
         Err(error) => work.failure = Some(error.message),
     }
-    delete_kinds(vec![work], name, findings, asked)
+    delete_kinds(vec![work], name, findings, transcript)
 }
 
 fn finish(
@@ -115,13 +115,13 @@ fn finish(
 fn update_conditions(
     mut namespace: Value,
     findings: &Findings,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Value, TranscriptStop> {
-    if !findings.update(&mut namespace["status"], asked.now()) {
+    if !findings.update(&mut namespace["status"], transcript.now()) {
         return Ok(namespace);
     }
     let target = target(&namespace, "status");
-    let answer = asked.send(Request::Replace { target, body: namespace.clone() })?;
+    let answer = transcript.send(Request::Replace { target, body: namespace.clone() })?;
     Ok(answer.unwrap_or(namespace))
 }
 
@@ -130,9 +130,9 @@ fn update_conditions(
 fn estimate_pods(
     namespace: &str,
     deleted_at: Timestamp,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Result<i64, ApiError>, TranscriptStop> {
-    let answer = asked.send(list(PODS, namespace, false))?;
+    let answer = transcript.send(list(PODS, namespace, false))?;
     let pods = match &answer {
         Ok(list) => list["items"].as_array().into_iter().flatten(),
         Err(error) => return Ok(Err(error.clone())),
@@ -141,7 +141,7 @@ fn estimate_pods(
         pods.filter(|pod| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")));
     let graces = running.filter_map(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_i64());
     let estimate = graces.max().unwrap_or(0).max(0);
-    let passed = asked.now().duration_since(deleted_at).as_secs();
+    let passed = transcript.now().duration_since(deleted_at).as_secs();
     Ok(Ok(if passed >= estimate { 0 } else { estimate }))
 }
 
@@ -151,14 +151,14 @@ fn delete_kinds(
     mut works: Vec<DeletionWork<'_>>,
     namespace: &str,
     findings: &mut Findings,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<i64, TranscriptStop> {
-    let each = delete_collections(&mut works, namespace, asked)?;
-    delete_each(&mut works, each, namespace, asked)?;
+    let each = delete_collections(&mut works, namespace, transcript)?;
+    delete_each(&mut works, each, namespace, transcript)?;
     let counts = |work: &&DeletionWork<'_>| work.is_open() && work.found.supports(&["list"]);
     let lists: Vec<_> =
         works.iter().filter(counts).map(|work| list(work.kind(), namespace, true)).collect();
-    let mut answers = asked.send_all(lists)?.into_iter();
+    let mut answers = transcript.send_all(lists)?.into_iter();
     let mut longest = 0;
     for work in &mut works {
         if counts(&&*work) {
@@ -175,7 +175,7 @@ fn delete_kinds(
 fn delete_collections(
     works: &mut [DeletionWork<'_>],
     namespace: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Vec<usize>, TranscriptStop> {
     let is_collective =
         |work: &DeletionWork<'_>| work.is_open() && work.found.supports(&["deletecollection"]);
@@ -183,7 +183,7 @@ fn delete_collections(
         let (kind, namespace) = (work.kind(), namespace.to_owned());
         Request::DeleteCollection { kind, namespace, propagation: Some(Propagation::Background) }
     });
-    let mut answers = asked.send_all(deletions.collect())?.into_iter();
+    let mut answers = transcript.send_all(deletions.collect())?.into_iter();
     let mut each = Vec::new();
     for (at, work) in works.iter_mut().enumerate() {
         if !work.is_open() {
@@ -208,11 +208,11 @@ fn delete_each(
     works: &mut [DeletionWork<'_>],
     mut places: Vec<usize>,
     namespace: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     places.retain(|at| works[*at].found.supports(&["list"]));
     let lists = places.iter().map(|at| list(works[*at].kind(), namespace, true)).collect();
-    let answers = asked.send_all(lists)?;
+    let answers = transcript.send_all(lists)?;
     let mut owners = Vec::new();
     let mut deletions = Vec::new();
     for (at, answer) in places.into_iter().zip(answers) {
@@ -231,7 +231,7 @@ fn delete_each(
             deletions.push(delete(target));
         }
     }
-    let answers = asked.send_all(deletions)?;
+    let answers = transcript.send_all(deletions)?;
     for (at, answer) in owners.into_iter().zip(answers) {
         if let Err(error) = answer
             && !is_unsupported(&error)

@@ -34,10 +34,10 @@ pub(super) fn large_kinds(namespace: &str, tables: &Tables) -> Vec<Kind> {
 pub(super) fn delete_large(
     kinds: &[Kind],
     namespace: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
-    asked.because("the grace is not over: only kinds with many objects are deleted");
-    let pods = asked.send(list(PODS, namespace, true))?;
+    transcript.because("the grace is not over: only kinds with many objects are deleted");
+    let pods = transcript.send(list(PODS, namespace, true))?;
     let is_empty = |list: &serde_json::Value| list["items"].as_array().is_none_or(Vec::is_empty);
     if pods.is_ok_and(|pods| is_empty(&pods)) {
         let deletions = kinds.iter().map(|kind| Request::DeleteCollection {
@@ -45,7 +45,7 @@ pub(super) fn delete_large(
             namespace: namespace.to_owned(),
             propagation: Some(Propagation::Background),
         });
-        drop(asked.send_all(deletions.collect())?);
+        drop(transcript.send_all(deletions.collect())?);
     }
     Ok(SyncOutcome::done())
 }

@@ -173,20 +173,22 @@ impl Controller for Namespaces {
     // k8s: deletion/namespaced_resources_deleter.go Delete
     fn sync(
         snapshot: &TerminatingNamespace,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         if snapshot.discovery.kinds.is_empty() {
             let message = "the kinds of the API server are not discovered yet".to_owned();
             return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
         }
-        let Some(namespace) = read(&snapshot.key, asked)? else { return Ok(SyncOutcome::done()) };
+        let Some(namespace) = read(&snapshot.key, transcript)? else {
+            return Ok(SyncOutcome::done());
+        };
         if !is_deleting(&namespace) {
             return Ok(SyncOutcome::done());
         }
         if !snapshot.early.is_empty() {
-            return early::delete_large(&snapshot.early, snapshot.key.name(), asked);
+            return early::delete_large(&snapshot.early, snapshot.key.name(), transcript);
         }
-        let marked = retry_on_conflict(namespace, &snapshot.key, asked, |namespace| {
+        let marked = retry_on_conflict(namespace, &snapshot.key, transcript, |namespace| {
             let is_marked = namespace["status"]["phase"] == "Terminating";
             (is_deleting(namespace) && !is_marked).then(|| mark_terminating(namespace))
         })?;
@@ -199,21 +201,23 @@ impl Controller for Namespaces {
             let message = "the kinds of the API server were not read since its deletion".to_owned();
             return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
         }
-        let (estimate, namespace) = content::delete_all(namespace, snapshot, asked)?;
+        let (estimate, namespace) = content::delete_all(namespace, snapshot, transcript)?;
         if estimate > 0 {
-            asked.because(format!("looks again in {} s", estimate / 2 + 1));
+            transcript.because(format!("looks again in {} s", estimate / 2 + 1));
             let wait = u64::try_from(estimate / 2 + 1).unwrap_or(1);
             return Ok(SyncOutcome::after(Duration::from_secs(wait)));
         }
-        asked.because("all content is gone; the finalizer is removed");
-        retry_on_conflict(namespace, &snapshot.key, asked, |namespace| Some(finalize(namespace)))?;
+        transcript.because("all content is gone; the finalizer is removed");
+        retry_on_conflict(namespace, &snapshot.key, transcript, |namespace| {
+            Some(finalize(namespace))
+        })?;
         Ok(SyncOutcome::done())
     }
 }
 
-fn read(key: &ObjectKey, asked: &mut Transcript) -> Result<Option<Value>, TranscriptStop> {
+fn read(key: &ObjectKey, transcript: &mut Transcript) -> Result<Option<Value>, TranscriptStop> {
     let target = Target::object(NAMESPACES, key.clone());
-    match asked.send(Request::Read { target, only_metadata: false })? {
+    match transcript.send(Request::Read { target, only_metadata: false })? {
         Ok(namespace) => Ok(Some(namespace)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),
@@ -230,19 +234,19 @@ fn is_deleting(namespace: &Value) -> bool {
 fn retry_on_conflict(
     namespace: Value,
     key: &ObjectKey,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
     request: impl Fn(&Value) -> Option<Request>,
 ) -> Result<Option<Value>, TranscriptStop> {
     let mut latest = namespace;
     loop {
         let Some(request) = request(&latest) else { return Ok(Some(latest)) };
-        match asked.send(request)? {
+        match transcript.send(request)? {
             Ok(namespace) => return Ok(Some(namespace)),
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) if !error.is_conflict() => return Err(error.into()),
             Err(_) => {}
         }
-        let Some(fresh) = read(key, asked)? else { return Ok(None) };
+        let Some(fresh) = read(key, transcript)? else { return Ok(None) };
         if fresh["metadata"]["uid"] != latest["metadata"]["uid"] {
             return Err(TranscriptStop::failed("namespace uid has changed across retries"));
         }

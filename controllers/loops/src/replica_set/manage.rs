@@ -18,16 +18,16 @@ use super::{BURST_MAX, ReplicaSnapshot, Replicated};
 pub(super) fn manage<W: Replicated>(
     snapshot: &ReplicaSnapshot<W>,
     active: &[Rc<KeptObject<Pod>>],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let wanted = usize::try_from(snapshot.set.spec().wanted()).unwrap_or_default();
     let there = active.len();
     if there < wanted {
-        asked.because(format!("{there} of {wanted} pods are there"));
-        create(snapshot, (wanted - there).min(BURST_MAX), asked)
+        transcript.because(format!("{there} of {wanted} pods are there"));
+        create(snapshot, (wanted - there).min(BURST_MAX), transcript)
     } else if there > wanted {
-        asked.because(format!("{there} pods are there, {wanted} are wanted"));
-        delete(snapshot, active, (there - wanted).min(BURST_MAX), asked)
+        transcript.because(format!("{there} pods are there, {wanted} are wanted"));
+        delete(snapshot, active, (there - wanted).min(BURST_MAX), transcript)
     } else {
         Ok(())
     }
@@ -36,24 +36,24 @@ pub(super) fn manage<W: Replicated>(
 fn create<W: Replicated>(
     snapshot: &ReplicaSnapshot<W>,
     count: usize,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let meta = snapshot.set.metadata();
     if snapshot.set.spec().template.metadata.labels.iter().len() == 0 {
         return Err(pods::no_labels());
     }
-    let answers = asked.slow_start_equal(count, || {
+    let answers = transcript.slow_start_equal(count, || {
         let pod = pods::pod_from_template(&snapshot.set.template(), W::KIND, meta);
         pods::create_request(&meta.namespace, pod)
     })?;
     let about = EventTarget::of(W::KIND, meta);
     let mut failure = None;
     for answer in answers {
-        pods::record_created(&answer, &about, asked);
+        pods::record_created(&answer, &about, transcript);
         match answer {
             // Any creation there fails, and the end of the namespace is the end of the set.
             Err(error) if error.is_namespace_terminating() => {
-                asked.because("the namespace is being deleted: no pods are created");
+                transcript.because("the namespace is being deleted: no pods are created");
             }
             Err(error) if failure.is_none() => failure = Some(error),
             _ => {}
@@ -66,19 +66,19 @@ fn delete<W: Replicated>(
     snapshot: &ReplicaSnapshot<W>,
     active: &[Rc<KeptObject<Pod>>],
     count: usize,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let mut surplus = match count < active.len() {
-        true => rank_for_deletion(active, &snapshot.related, asked.now()),
+        true => rank_for_deletion(active, &snapshot.related, transcript.now()),
         false => active.to_vec(),
     };
     surplus.truncate(count);
     let requests = surplus.iter().map(|pod| pods::delete(&pod.metadata.key())).collect();
-    let answers = asked.send_all(requests)?;
+    let answers = transcript.send_all(requests)?;
     let about = EventTarget::of(W::KIND, snapshot.set.metadata());
     let mut failure = None;
     for (pod, answer) in surplus.iter().zip(answers) {
-        let deleted = pods::record_deleted(&pod.metadata.name, answer, &about, asked);
+        let deleted = pods::record_deleted(&pod.metadata.name, answer, &about, transcript);
         if let Err(error) = deleted {
             failure.get_or_insert(error);
         }

@@ -156,9 +156,9 @@ impl<W: Replicated> Controller for ReplicaController<W> {
 
     fn sync(
         snapshot: &ReplicaSnapshot<W>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
-        sync::sync(snapshot, asked)
+        sync::sync(snapshot, transcript)
     }
 }
 

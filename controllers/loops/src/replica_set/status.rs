@@ -90,7 +90,7 @@ fn number(count: usize) -> i32 {
 pub(super) fn update<W: Replicated>(
     set: &Rc<KeptObject<W>>,
     new: &ReplicaStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let generation = set.metadata().generation;
     if set.status() == new && set.status().observed_generation == generation {
@@ -99,16 +99,16 @@ pub(super) fn update<W: Replicated>(
     let status = to_value(&ReplicaStatus { observed_generation: generation, ..new.clone() });
     let key = set.metadata().key();
     let target = Target::status(W::KIND, key.clone());
-    let first = asked.send_with(|| {
+    let first = transcript.send_with(|| {
         let mut body = set.value();
         body["status"] = status.clone();
         Request::Replace { target: target.clone(), body }
     })?;
     if first.is_err() {
         let read = Target::object(W::KIND, key);
-        let mut live = asked.send(Request::Read { target: read, only_metadata: false })??;
+        let mut live = transcript.send(Request::Read { target: read, only_metadata: false })??;
         live["status"] = status;
-        asked.send(Request::Replace { target, body: live })??;
+        transcript.send(Request::Replace { target, body: live })??;
     }
     Ok(())
 }

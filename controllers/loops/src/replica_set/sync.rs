@@ -15,32 +15,32 @@ use super::{ReplicaSnapshot, Replicated, manage, status};
 
 pub(super) fn sync<W: Replicated>(
     snapshot: &ReplicaSnapshot<W>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<SyncOutcome<()>, TranscriptStop> {
     let set = &*snapshot.set;
     let active: Vec<_> = snapshot.pods.iter().filter(|pod| pod.is_active()).cloned().collect();
     let claim = Claim { owner_kind: W::KIND, owner: set.metadata(), kind: PODS, finalizers: &[] };
     let is_selected = |pod: &KeptObject<Pod>| set.spec().selector.matches(&pod.metadata.labels);
-    let active = claim.claim(&active, is_selected, asked)?;
+    let active = claim.claim(&active, is_selected, transcript)?;
     let failure = if set.metadata().is_deleting() {
-        asked.because("the set is being deleted: its pods stay as they are");
+        transcript.because("the set is being deleted: its pods stay as they are");
         None
     } else {
-        match manage::manage(snapshot, &active, asked) {
+        match manage::manage(snapshot, &active, transcript) {
             Err(TranscriptStop::Failed(error)) => Some(error),
             result => result.map(|()| None)?,
         }
     };
     let terminating = W::COUNTS_TERMINATING.then(|| terminating(snapshot));
     let counted = status::CountedPods { active: &active, terminating, failure: failure.as_ref() };
-    let new = status::calculate(set, &counted, asked.now());
-    status::update(&snapshot.set, &new, asked)?;
+    let new = status::calculate(set, &counted, transcript.now());
+    status::update(&snapshot.set, &new, transcript)?;
     if let Some(error) = failure {
         return Err(TranscriptStop::Failed(error));
     }
-    let again = next_availability_check(set.spec(), &new, &active, asked.now());
+    let again = next_availability_check(set.spec(), &new, &active, transcript.now());
     if let Some(wait) = again {
-        asked.because(format!("a pod is available in {} s", wait.as_secs_f32().ceil()));
+        transcript.because(format!("a pod is available in {} s", wait.as_secs_f32().ceil()));
     }
     Ok(SyncOutcome::new(again, Vec::new()))
 }

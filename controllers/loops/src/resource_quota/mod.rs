@@ -246,13 +246,13 @@ impl Controller for ResourceQuotas {
     // k8s: resource_quota_controller.go syncResourceQuota
     fn sync(
         snapshot: &QuotaSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let quota = &snapshot.quota;
-        let counted = snapshot.count(asked);
+        let counted = snapshot.count(transcript);
         if snapshot.is_raise {
             if let Some(used) = raised(quota, &counted) {
-                write(quota, &used, asked)?;
+                write(quota, &used, transcript)?;
             }
             return Ok(SyncOutcome::done());
         }
@@ -262,9 +262,9 @@ impl Controller for ResourceQuotas {
         let empty = BTreeMap::new();
         let is_used_new = !is_equal(&used, status.used.as_ref().unwrap_or(&empty));
         if !has_current_limits(quota) || is_new || is_used_new {
-            write(quota, &used, asked)?;
+            write(quota, &used, transcript)?;
         }
-        Ok(SyncOutcome::new(snapshot.next(asked), Vec::new()))
+        Ok(SyncOutcome::new(snapshot.next(transcript), Vec::new()))
     }
 }
 
@@ -293,9 +293,9 @@ fn raised(quota: &ResourceQuota, counted: &Amounts) -> Option<BTreeMap<Symbol, Q
 fn write(
     quota: &KeptObject<ResourceQuota>,
     used: &BTreeMap<Symbol, Quantity>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
-    explain(used, quota.status.used.as_ref().unwrap_or(&BTreeMap::new()), asked);
+    explain(used, quota.status.used.as_ref().unwrap_or(&BTreeMap::new()), transcript);
     let mut body = quota.value();
     let hard = &body["spec"]["hard"];
     let hard = if hard.is_null() { json!({}) } else { hard.clone() };
@@ -303,7 +303,7 @@ fn write(
         used.iter().map(|(name, quantity)| (&**name, quantity.as_str())).collect();
     body["status"] = json!({"hard": hard, "used": texts});
     let target = Target::status(RESOURCE_QUOTAS, quota.metadata.key());
-    asked.send(Request::Replace { target, body })??;
+    transcript.send(Request::Replace { target, body })??;
     Ok(())
 }
 
@@ -311,13 +311,13 @@ fn write(
 fn explain(
     used: &BTreeMap<Symbol, Quantity>,
     last: &BTreeMap<Symbol, Quantity>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) {
     for (name, quantity) in used {
         match last.get(name) {
             Some(known) if known.amount() == quantity.amount() => {}
-            Some(known) => asked.because(format!("{name}: {quantity} are used, was {known}")),
-            None => asked.because(format!("{name}: {quantity} are used")),
+            Some(known) => transcript.because(format!("{name}: {quantity} are used, was {known}")),
+            None => transcript.because(format!("{name}: {quantity} are used")),
         }
     }
 }
@@ -348,7 +348,7 @@ fn is_equal(one: &BTreeMap<Symbol, Quantity>, other: &BTreeMap<Symbol, Quantity>
 impl QuotaSnapshot {
     /// Counts what the quota limits; what cannot be counted is left out.
     // k8s: staging/src/k8s.io/apiserver/pkg/quota/v1/resources.go CalculateUsage
-    fn count(&self, asked: &mut Transcript) -> Amounts {
+    fn count(&self, transcript: &mut Transcript) -> Amounts {
         let hard = self.quota.spec.hard.keys();
         let mut matched: BTreeSet<&str> = hard.map(|name| &**name).collect();
         let mut total = Amounts::new();
@@ -360,7 +360,7 @@ impl QuotaSnapshot {
                 continue;
             }
             if let NamespaceContent::Unlisted(kind) = content {
-                asked.because(format!("{kind:?} are not listed yet, so the last count stays"));
+                transcript.because(format!("{kind:?} are not listed yet, so the last count stays"));
                 matched.retain(|name| !names.contains(name));
                 continue;
             }
@@ -368,7 +368,7 @@ impl QuotaSnapshot {
                 total.entry((*name).to_owned()).or_insert(Amount::ZERO);
             }
             let spec = &self.quota.spec;
-            add(&mut total, &content.usage(evaluator, spec, &self.classes, asked.now()));
+            add(&mut total, &content.usage(evaluator, spec, &self.classes, transcript.now()));
         }
         // Names that no evaluator counts keep what they have.
         total.retain(|name, _| matched.contains(&**name));
@@ -376,8 +376,8 @@ impl QuotaSnapshot {
     }
 
     /// When the quota is counted again: also when a pod that is being deleted stops counting.
-    fn next(&self, asked: &Transcript) -> Option<Duration> {
-        let pods = self.evaluators.iter().filter_map(|(_, content)| content.next(asked.now()));
+    fn next(&self, transcript: &Transcript) -> Option<Duration> {
+        let pods = self.evaluators.iter().filter_map(|(_, content)| content.next(transcript.now()));
         let resync = Some(self.resync).filter(|resync| !resync.is_zero());
         pods.chain(resync).min()
     }

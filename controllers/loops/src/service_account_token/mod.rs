@@ -189,11 +189,14 @@ impl Controller for ServiceAccountTokens {
         }
     }
 
-    fn sync(work: &TokenWork, asked: &mut Transcript) -> Result<SyncOutcome<()>, TranscriptStop> {
+    fn sync(
+        work: &TokenWork,
+        transcript: &mut Transcript,
+    ) -> Result<SyncOutcome<()>, TranscriptStop> {
         match work {
-            TokenWork::Purge(secrets, uids) => delete_all(secrets, uids, asked)?,
-            TokenWork::Unreference { account, secret } => unreference(account, secret, asked)?,
-            TokenWork::Fill(fill) => fill.sync(asked)?,
+            TokenWork::Purge(secrets, uids) => delete_all(secrets, uids, transcript)?,
+            TokenWork::Unreference { account, secret } => unreference(account, secret, transcript)?,
+            TokenWork::Fill(fill) => fill.sync(transcript)?,
         }
         Ok(SyncOutcome::done())
     }
@@ -228,14 +231,14 @@ fn purge(key: &ObjectKey, uid: &Uid, tables: &Tables) -> Option<TokenWork> {
 fn delete_all(
     targets: &[Target],
     uids: &[Uid],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
-    asked.because("the service account is gone");
+    transcript.because("the service account is gone");
     let requests = targets.iter().zip(uids).map(|(target, uid)| Request::Delete {
         target: target.clone(),
         options: DeleteOptions { uid: Some(uid.to_string()), ..DeleteOptions::default() },
     });
-    let answers = asked.send_all(requests.collect())?;
+    let answers = transcript.send_all(requests.collect())?;
     let failures = answers.into_iter().filter_map(Result::err);
     let failures = failures.filter(|error| !error.is_not_found() && !error.is_conflict());
     let failures: Vec<_> = failures.map(|error| error.message).collect();
@@ -250,12 +253,12 @@ fn delete_all(
 fn unreference(
     account: &AccountRef,
     secret: &str,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let target = Target::object(SERVICE_ACCOUNTS, account.key.clone());
     for _ in 0..REMOVAL_ATTEMPTS {
         let read = Request::Read { target: target.clone(), only_metadata: false };
-        let mut live = match asked.send(read)? {
+        let mut live = match transcript.send(read)? {
             Ok(live) => live,
             Err(error) => return finally(error),
         };
@@ -265,9 +268,9 @@ fn unreference(
         if removed.is_empty() || !account.is(uid_of(&live)) {
             return Ok(());
         }
-        asked.because(format!("the secret {secret} is gone, and its account references it"));
+        transcript.because(format!("the secret {secret} is gone, and its account references it"));
         live["secrets"] = kept.into();
-        match asked.send(Request::Replace { target: target.clone(), body: live })? {
+        match transcript.send(Request::Replace { target: target.clone(), body: live })? {
             Err(error) if error.is_conflict() => {}
             Err(error) => return finally(error),
             Ok(_) => return Ok(()),
@@ -305,10 +308,14 @@ impl Lacks {
 }
 
 impl Fill {
-    fn sync(&self, asked: &mut Transcript) -> Result<(), TranscriptStop> {
-        let Some(account_uid) = self.find_account(asked)? else {
+    fn sync(&self, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
+        let Some(account_uid) = self.find_account(transcript)? else {
             let target = Target::object(TOKEN_SECRETS, self.secret.metadata.key());
-            return delete_all(&[target], std::slice::from_ref(&self.secret.metadata.uid), asked);
+            return delete_all(
+                &[target],
+                std::slice::from_ref(&self.secret.metadata.uid),
+                transcript,
+            );
         };
         let data = &self.secret.data;
         let known = Lacks {
@@ -321,18 +328,18 @@ impl Fill {
         }
         let target = Target::object(TOKEN_SECRETS, self.secret.metadata.key());
         let read = Request::Read { target: target.clone(), only_metadata: false };
-        let live = match asked.send(read)? {
+        let live = match transcript.send(read)? {
             Ok(live) => live,
             Err(error) => return if error.is_not_found() { Ok(()) } else { Err(error.into()) },
         };
         let version = live["metadata"]["resourceVersion"].as_str();
         if version != Some(&*self.secret.metadata.version.to_string()) {
-            asked.because("the secret has changed; the watch will show it");
+            transcript.because("the secret has changed; the watch will show it");
             return Ok(());
         }
         let Some(body) = self.filled(live, &account_uid)? else { return Ok(()) };
-        asked.because("the secret lacks a token, a CA bundle or its namespace");
-        match asked.send(Request::Replace { target, body })? {
+        transcript.because("the secret lacks a token, a CA bundle or its namespace");
+        match transcript.send(Request::Replace { target, body })? {
             Err(error) if !error.is_conflict() && !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
         }
@@ -340,12 +347,12 @@ impl Fill {
 
     /// The UID of the account: the known one, else that of a live read.
     // k8s: tokens_controller.go getServiceAccount
-    fn find_account(&self, asked: &mut Transcript) -> Result<Option<Uid>, TranscriptStop> {
+    fn find_account(&self, transcript: &mut Transcript) -> Result<Option<Uid>, TranscriptStop> {
         if self.known.is_some() {
             return Ok(self.known.clone());
         }
         let target = Target::object(SERVICE_ACCOUNTS, self.account.key.clone());
-        match asked.send(Request::Read { target, only_metadata: false })? {
+        match transcript.send(Request::Read { target, only_metadata: false })? {
             Ok(live) => Ok(Some(uid_of(&live)).filter(|uid| self.account.is(uid)).map(Uid::of)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.into()),

@@ -133,26 +133,26 @@ impl Controller for StatefulSets {
     // k8s: stateful_set.go sync
     fn sync(
         seen: &StatefulSetSnapshot,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<SyncOutcome<()>, TranscriptStop> {
         let set = &*seen.set;
         let claim =
             Claim { owner_kind: STATEFUL_SETS, owner: &set.metadata, kind: PODS, finalizers: &[] };
         let mut revisions = revisions::history_of(set).select(&seen.revisions, &set.spec.selector);
         history::sort(&mut revisions);
-        revisions::adopt(set, &revisions, |asked| adoptable(&claim, asked), asked)?;
+        revisions::adopt(set, &revisions, |transcript| adoptable(&claim, transcript), transcript)?;
         let is_own = |pod: &KeptObject<Pod>| {
             set.spec.selector.matches(&pod.metadata.labels) && identity::is_member(set, pod)
         };
-        let pods = claim.claim(&seen.pods, is_own, asked)?;
-        let status = update_set(seen, &pods, &revisions, asked)?;
-        Ok(SyncOutcome::new(next_sync(set, &pods, &status, asked), Vec::new()))
+        let pods = claim.claim(&seen.pods, is_own, transcript)?;
+        let status = update_set(seen, &pods, &revisions, transcript)?;
+        Ok(SyncOutcome::new(next_sync(set, &pods, &status, transcript), Vec::new()))
     }
 }
 
 /// The set may adopt revisions: it still exists and is not being deleted.
-fn adoptable(claim: &Claim<'_>, asked: &mut Transcript) -> Result<(), TranscriptStop> {
-    attempt(claim.check_owner(asked))?.map_err(|error| {
+fn adoptable(claim: &Claim<'_>, transcript: &mut Transcript) -> Result<(), TranscriptStop> {
+    attempt(claim.check_owner(transcript))?.map_err(|error| {
         let message = format!("can't adopt ControllerRevisions: {error}");
         TranscriptStop::Failed(SyncError { message, ..error })
     })
@@ -163,19 +163,19 @@ fn update_set(
     seen: &StatefulSetSnapshot,
     pods: &[Rc<KeptObject<Pod>>],
     revisions: &[Revision],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<StatefulSetStatus, TranscriptStop> {
     let set = &*seen.set;
     let whole = set.value();
-    let live = attempt(LiveRevisions::find(set, &whole, revisions, asked))?;
+    let live = attempt(LiveRevisions::find(set, &whole, revisions, transcript))?;
     let (live, updated) = match live {
         Ok(live) => {
-            let updated = attempt(update_pods(seen, &whole, &live, pods, asked))?;
+            let updated = attempt(update_pods(seen, &whole, &live, pods, transcript))?;
             (Some(live), updated)
         }
         Err(error) => (None, Err(error)),
     };
-    let truncated = attempt(revisions::truncate(set, pods, revisions, live.as_ref(), asked))?;
+    let truncated = attempt(revisions::truncate(set, pods, revisions, live.as_ref(), transcript))?;
     match (updated, truncated) {
         (Ok(status), Ok(())) => Ok(status),
         (updated, truncated) => {
@@ -192,7 +192,7 @@ fn update_pods(
     whole: &Value,
     live: &LiveRevisions,
     pods: &[Rc<KeptObject<Pod>>],
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<StatefulSetStatus, TranscriptStop> {
     let set = &*seen.set;
     let about = EventTarget::of(STATEFUL_SETS, &set.metadata);
@@ -200,7 +200,7 @@ fn update_pods(
         control: PodControl { set, whole, claims: &seen.claims, about: &about },
         templates: live.templates(whole)?,
         has_max_unavailable: seen.has_max_unavailable,
-        now: asked.now(),
+        now: transcript.now(),
     };
     let mut status = StatefulSetStatus {
         observed_generation: set.metadata.generation,
@@ -209,8 +209,8 @@ fn update_pods(
         collision_count: Some(live.collision_count),
         ..StatefulSetStatus::default()
     };
-    let failure = update.run(pods, &mut status, asked)?;
-    let written = attempt(status::write(set, whole, &mut status, asked))?;
+    let failure = update.run(pods, &mut status, transcript)?;
+    let written = attempt(status::write(set, whole, &mut status, transcript))?;
     match failure.or(written.err()) {
         Some(error) => Err(TranscriptStop::Failed(error)),
         None => Ok(status),
@@ -223,14 +223,14 @@ fn next_sync(
     set: &StatefulSet,
     pods: &[Rc<KeptObject<Pod>>],
     status: &StatefulSetStatus,
-    asked: &Transcript,
+    transcript: &Transcript,
 ) -> Option<Duration> {
     let seconds = u64::try_from(set.spec.min_ready_seconds).ok().filter(|seconds| *seconds > 0)?;
     if status.ready_replicas == status.available_replicas {
         return None;
     }
     let pods = pods.iter().map(|pod| &***pod);
-    let next = next_availability(pods, set.spec.min_ready_seconds, asked.now());
+    let next = next_availability(pods, set.spec.min_ready_seconds, transcript.now());
     Some(next.unwrap_or(Duration::from_secs(seconds)))
 }
 

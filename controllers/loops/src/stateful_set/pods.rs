@@ -85,7 +85,7 @@ impl PodControl<'_> {
         &self,
         pod: ClaimUser<'_>,
         ordinal: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         for (owned, claim) in self.owned(pod, ordinal) {
             let name = &claim.metadata.name;
@@ -94,7 +94,7 @@ impl PodControl<'_> {
                     "PersistentVolumeClaim {name} has a conflicting OwnerReference that acts as a \
                      manging controller, the retention policy is ignored for this claim"
                 );
-                asked.event(ObjectEvent::warning(
+                transcript.event(ObjectEvent::warning(
                     self.about.clone(),
                     "ConflictingController",
                     message,
@@ -106,7 +106,7 @@ impl PodControl<'_> {
             let mut body = claim.value();
             owned.set_owners(&mut body);
             let target = Target::object(PERSISTENT_VOLUME_CLAIMS, claim.metadata.key());
-            if let Err(error) = asked.send(Request::Replace { target, body })? {
+            if let Err(error) = transcript.send(Request::Replace { target, body })? {
                 let retry = if error.is_conflict() { Retry::Quietly } else { Retry::Backoff };
                 let message =
                     format!("could not update claim {name} for delete policy ownerRefs: {error}");
@@ -124,11 +124,11 @@ impl PodControl<'_> {
         &self,
         pod: ClaimUser<'_>,
         ordinal: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         match self.match_policy(pod, ordinal) {
             true => Ok(()),
-            false => self.apply_policy(pod, ordinal, asked),
+            false => self.apply_policy(pod, ordinal, transcript),
         }
     }
 
@@ -137,7 +137,11 @@ impl PodControl<'_> {
     /// # Errors
     /// When one of them cannot be created, or is being deleted.
     // k8s: stateful_pod_control.go createPersistentVolumeClaims
-    fn create_claims(&self, ordinal: i64, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    fn create_claims(
+        &self,
+        ordinal: i64,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let names: Vec<_> = claims::claim_names(self.set, ordinal).collect();
         let is_missing = |at: &usize| !self.claims.contains_key(&names[*at]);
         let create = |at: usize| Request::Create {
@@ -147,7 +151,7 @@ impl PodControl<'_> {
             body: claims::new_claim(self.set, self.whole, at, ordinal),
         };
         let requests = (0..names.len()).filter(is_missing).map(create).collect();
-        let mut answers = asked.send_all(requests)?.into_iter();
+        let mut answers = transcript.send_all(requests)?.into_iter();
         let mut errors = Vec::new();
         for name in &names {
             match self.claims.get(name) {
@@ -158,7 +162,7 @@ impl PodControl<'_> {
                 None => {
                     let error = answers.next().expect("an answer for each request").err();
                     if error.as_ref().is_none_or(|error| !error.is_already_exists()) {
-                        self.record_claim(name, ordinal, error.as_ref(), asked);
+                        self.record_claim(name, ordinal, error.as_ref(), transcript);
                     }
                     let message =
                         error.map(|error| format!("failed to create PVC {name}: {error}"));
@@ -177,13 +181,13 @@ impl PodControl<'_> {
     pub(super) fn complete_claims(
         &self,
         pod: &Pod,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
-        self.create_claims(ordinal, asked)?;
-        let applied = self.apply_policy(ClaimUser::of(pod), ordinal, asked);
-        self.record_failure(Verb::Update, name, applied, asked)
+        self.create_claims(ordinal, transcript)?;
+        let applied = self.apply_policy(ClaimUser::of(pod), ordinal, transcript);
+        self.record_failure(Verb::Update, name, applied, transcript)
     }
 
     /// Creates the pod of an ordinal after its claims.
@@ -195,22 +199,22 @@ impl PodControl<'_> {
         &self,
         ordinal: i64,
         pod: Value,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let name = identity::pod_name(self.set, ordinal);
-        let claimed = self.create_claims(ordinal, asked);
-        self.record_failure(Verb::Create, &name, claimed, asked)?;
-        let answer = asked.send(pods::create(&self.set.metadata.namespace, pod)?)?;
+        let claimed = self.create_claims(ordinal, transcript);
+        self.record_failure(Verb::Create, &name, claimed, transcript)?;
+        let answer = transcript.send(pods::create(&self.set.metadata.namespace, pod)?)?;
         if let Err(error) = &answer
             && error.is_already_exists()
         {
             return Err(error.clone().into());
         }
         let user = ClaimUser { name: &name, uid: "" };
-        let applied = self.apply_policy(user, ordinal, asked);
-        self.record_failure(Verb::Update, &name, applied, asked)?;
+        let applied = self.apply_policy(user, ordinal, transcript);
+        self.record_failure(Verb::Update, &name, applied, transcript)?;
         let created = answer.map(drop).map_err(TranscriptStop::from);
-        self.record(Verb::Create, &name, created, asked)
+        self.record(Verb::Create, &name, created, transcript)
     }
 
     /// The pod has its identity, volumes, and claims with the right owners.
@@ -226,17 +230,21 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses the pod or a claim.
     // k8s: stateful_pod_control.go UpdateStatefulPod
-    pub(super) fn update(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), TranscriptStop> {
+    pub(super) fn update(
+        &self,
+        pod: &Pod,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
         if !claims::has_storage(self.set, pod) {
-            let claimed = self.create_claims(ordinal, asked);
-            self.record_failure(Verb::Update, name, claimed, asked)?;
+            let claimed = self.create_claims(ordinal, transcript);
+            self.record_failure(Verb::Update, name, claimed, transcript)?;
         }
-        let applied = self.apply_policy_if_needed(ClaimUser::of(pod), ordinal, asked);
-        self.record_failure(Verb::Update, name, applied, asked)?;
-        let updated = self.replace(pod, ordinal, asked);
-        self.record(Verb::Update, name, updated, asked)
+        let applied = self.apply_policy_if_needed(ClaimUser::of(pod), ordinal, transcript);
+        self.record_failure(Verb::Update, name, applied, transcript)?;
+        let updated = self.replace(pod, ordinal, transcript);
+        self.record(Verb::Update, name, updated, transcript)
     }
 
     /// Replaces a pod by its newest state with identity and volumes; retries on conflicts.
@@ -244,13 +252,13 @@ impl PodControl<'_> {
         &self,
         pod: &Pod,
         ordinal: i64,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let target = Target::object(PODS, pod.metadata.key());
         let mut updates = 0;
         loop {
             let read = Request::Read { target: target.clone(), only_metadata: false };
-            let mut body = asked.send(read)??;
+            let mut body = transcript.send(read)??;
             if body["metadata"]["uid"] != pod.metadata.uid.as_str() {
                 let message = format!("pod {} was recreated meanwhile", pod.metadata.key());
                 return Err(TranscriptStop::Failed(SyncError { message, retry: Retry::Quietly }));
@@ -262,7 +270,7 @@ impl PodControl<'_> {
                 claims::set_volumes(self.set, ordinal, &mut body);
             }
             updates += 1;
-            match asked.send(Request::Replace { target: target.clone(), body })? {
+            match transcript.send(Request::Replace { target: target.clone(), body })? {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_conflict() && updates < UPDATES_MAX => {}
                 Err(error) => return Err(error.into()),
@@ -275,12 +283,16 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: stateful_pod_control.go DeleteStatefulPod
-    pub(super) fn delete(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), TranscriptStop> {
-        let deleted = match asked.send(pods::delete(&pod.metadata.key()))? {
+    pub(super) fn delete(
+        &self,
+        pod: &Pod,
+        transcript: &mut Transcript,
+    ) -> Result<(), TranscriptStop> {
+        let deleted = match transcript.send(pods::delete(&pod.metadata.key()))? {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
         };
-        self.record(Verb::Delete, &pod.metadata.name, deleted, asked)
+        self.record(Verb::Delete, &pod.metadata.name, deleted, transcript)
     }
 
     /// Records an event if something failed, and returns the failure.
@@ -289,11 +301,11 @@ impl PodControl<'_> {
         verb: Verb,
         pod: &str,
         result: Result<(), TranscriptStop>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         match attempt(result)? {
             Ok(()) => Ok(()),
-            Err(error) => self.record(verb, pod, Err(TranscriptStop::Failed(error)), asked),
+            Err(error) => self.record(verb, pod, Err(TranscriptStop::Failed(error)), transcript),
         }
     }
 
@@ -304,7 +316,7 @@ impl PodControl<'_> {
         verb: Verb,
         pod: &str,
         result: Result<(), TranscriptStop>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<(), TranscriptStop> {
         let about = self.about.clone();
         let result = attempt(result)?;
@@ -314,7 +326,7 @@ impl PodControl<'_> {
             Verb::Delete => ("SuccessfulDelete", "FailedDelete"),
         };
         let subject = format!("{verb:?} Pod {pod} in StatefulSet {}", self.set.metadata.name);
-        asked.event(match &result {
+        transcript.event(match &result {
             Ok(()) => ObjectEvent::normal(about, done, format!("{subject} successful")),
             Err(error) => {
                 ObjectEvent::warning(about, failed, format!("{subject} failed error: {error}"))
@@ -329,11 +341,11 @@ impl PodControl<'_> {
         claim: &str,
         ordinal: i64,
         error: Option<&ApiError>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) {
         let (pod, set) = (identity::pod_name(self.set, ordinal), &self.set.metadata.name);
         let about = self.about.clone();
-        asked.event(match error {
+        transcript.event(match error {
             None => {
                 let message =
                     format!("Create Claim {claim} Pod {pod} in StatefulSet {set} success");

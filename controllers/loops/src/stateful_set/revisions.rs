@@ -49,7 +49,7 @@ impl LiveRevisions {
         set: &StatefulSet,
         whole: &Value,
         revisions: &[Revision],
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Self, TranscriptStop> {
         let mut collision_count = set.status.collision_count.unwrap_or(0);
         let data = stateful_set_revision_data(whole);
@@ -63,19 +63,19 @@ impl LiveRevisions {
             (Some(equal), Some(newest)) if is_newest(equal) => Rc::clone(newest),
             (Some(equal), _) => {
                 let name = &equal.metadata.name;
-                asked.because(format!("the template is that of revision {name} again"));
-                history_of(set).renumber(equal, number, asked)?
+                transcript.because(format!("the template is that of revision {name} again"));
+                history_of(set).renumber(equal, number, transcript)?
             }
             (None, Some(newest)) if restores(newest, whole, &data) => Rc::clone(newest),
             (None, _) => {
-                asked.because("no revision has the template of the set");
+                transcript.because("no revision has the template of the set");
                 let new = NewRevision {
                     labels: whole["spec"]["template"]["metadata"]["labels"].clone(),
                     annotations: whole["metadata"]["annotations"].clone(),
                     data,
                     number,
                 };
-                history_of(set).create(&new, &mut collision_count, asked)?
+                history_of(set).create(&new, &mut collision_count, transcript)?
             }
         };
         let status = &set.status.current_revision;
@@ -127,14 +127,14 @@ pub(super) fn adopt(
     set: &StatefulSet,
     revisions: &[Revision],
     check_owner: impl FnOnce(&mut Transcript) -> Result<(), TranscriptStop>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let is_orphan = |one: &&Revision| one.metadata.controller().is_none();
     let mut orphans = revisions.iter().filter(is_orphan).peekable();
     if orphans.peek().is_some() {
-        check_owner(asked)?;
+        check_owner(transcript)?;
     }
-    orphans.try_for_each(|orphan| history_of(set).adopt(orphan, asked))
+    orphans.try_for_each(|orphan| history_of(set).adopt(orphan, transcript))
 }
 
 /// Deletes the oldest revisions that no pod needs until as many are left as the set says.
@@ -147,7 +147,7 @@ pub(super) fn truncate(
     pods: &[impl std::ops::Deref<Target: std::ops::Deref<Target = Pod>>],
     revisions: &[Revision],
     live: Option<&LiveRevisions>,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let mut names: BTreeSet<&str> = pods.iter().map(|pod| revision_of(pod)).collect();
     for revision in live.iter().flat_map(|live| [&live.current, &live.update]) {
@@ -159,8 +159,8 @@ pub(super) fn truncate(
     let Ok(limit) = usize::try_from(limit) else { return Ok(()) };
     for revision in &old[..old.len().saturating_sub(limit)] {
         let name = &revision.metadata.name;
-        asked.because(format!("revision {name} is older than the {limit} that are kept"));
-        history_of(set).delete(revision, asked)?;
+        transcript.because(format!("revision {name} is older than the {limit} that are kept"));
+        history_of(set).delete(revision, transcript)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(super) fn run(
     update: &Update<'_>,
     replicas: &[Replica],
     status: &mut StatefulSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<Option<SyncError>, TranscriptStop> {
     let strategy = &update.control.set.spec.update_strategy;
     if &*strategy.kind == "OnDelete" {
@@ -30,8 +30,8 @@ pub(super) fn run(
     let partition = strategy.rolling_update.as_ref().and_then(|limits| limits.partition);
     let first = usize::try_from(partition.unwrap_or(0)).unwrap_or(0).min(replicas.len());
     let rolled = match update.has_max_unavailable {
-        false => one_by_one(update, &replicas[first..], status, asked),
-        true => some_at_once(update, replicas, first, status, asked),
+        false => one_by_one(update, &replicas[first..], status, transcript),
+        true => some_at_once(update, replicas, first, status, transcript),
     };
     attempt(rolled).map(Result::err)
 }
@@ -40,16 +40,16 @@ fn one_by_one(
     update: &Update<'_>,
     replicas: &[Replica],
     status: &mut StatefulSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     for replica in replicas.iter().rev() {
         if let Some(pod) = outdated(update, replica) {
-            return delete(update, pod, status, asked);
+            return delete(update, pod, status, transcript);
         }
         if !is_replica_available(update, replica) {
             if let Some(pod) = replica.created() {
                 let name = &pod.metadata.name;
-                asked.because(format!("the rollout waits for pod {name} to be available"));
+                transcript.because(format!("the rollout waits for pod {name} to be available"));
             }
             return Ok(());
         }
@@ -63,19 +63,19 @@ fn some_at_once(
     replicas: &[Replica],
     first: usize,
     status: &mut StatefulSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let limit = max_unavailable(update.control.set)
         .map_err(|error| TranscriptStop::failed(error.to_string()))?;
     let is_bad = |replica: &&Replica| !is_replica_available(update, replica);
     let unavailable = replicas.iter().filter(is_bad).count();
     let Some(allowed) = limit.checked_sub(unavailable).filter(|allowed| *allowed > 0) else {
-        asked.because(format!("{unavailable} of {limit} pods that may be unavailable are"));
+        transcript.because(format!("{unavailable} of {limit} pods that may be unavailable are"));
         return Ok(());
     };
     let old = replicas[first..].iter().rev().filter_map(|replica| outdated(update, replica));
     for pod in old.take(allowed) {
-        delete(update, pod, status, asked)?;
+        delete(update, pod, status, transcript)?;
     }
     Ok(())
 }
@@ -96,11 +96,11 @@ fn delete(
     update: &Update<'_>,
     pod: &Pod,
     status: &mut StatefulSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     let (name, revision) = (&pod.metadata.name, &update.templates.update.revision);
-    asked.because(format!("pod {name} is not of revision {revision}"));
-    update.control.delete(pod, asked)?;
+    transcript.because(format!("pod {name} is not of revision {revision}"));
+    update.control.delete(pod, transcript)?;
     status.current_replicas -= 1;
     Ok(())
 }

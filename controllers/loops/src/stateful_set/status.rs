@@ -100,7 +100,7 @@ pub(super) fn write(
     set: &StatefulSet,
     whole: &Value,
     status: &mut StatefulSetStatus,
-    asked: &mut Transcript,
+    transcript: &mut Transcript,
 ) -> Result<(), TranscriptStop> {
     complete_rolling_update(set, status);
     if !is_inconsistent(set, status) {
@@ -109,7 +109,7 @@ pub(super) fn write(
     let body = to_value(status);
     let retry = StatusRetry::Conflicts(CONFLICTS_MAX);
     let edit = |known: &mut Value| known.clone_from(&body);
-    replace_status(STATEFUL_SETS, whole.clone(), retry, edit, asked)?;
+    replace_status(STATEFUL_SETS, whole.clone(), retry, edit, transcript)?;
     Ok(())
 }
 

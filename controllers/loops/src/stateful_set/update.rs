@@ -121,21 +121,21 @@ impl Update<'_> {
         &self,
         pods: &[Rc<KeptObject<Pod>>],
         status: &mut StatefulSetStatus,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Option<SyncError>, TranscriptStop> {
         let set = self.control.set;
         count(status, set, pods.iter().map(|pod| &***pod), self.now);
         if set.metadata.is_deleting() {
-            asked.because("the set is being deleted: only its status is kept current");
+            transcript.because("the set is being deleted: only its status is kept current");
             return Ok(None);
         }
         let sorted = SortedPods::of(set, pods);
-        let acted = self.act(&sorted, asked);
+        let acted = self.act(&sorted, transcript);
         count(status, set, sorted.live(), self.now);
         match attempt(acted)? {
             Err(error) => Ok(Some(error)),
             Ok(Flow::End) => Ok(None),
-            Ok(Flow::Next) => rollout::run(self, &sorted.replicas, status, asked),
+            Ok(Flow::Next) => rollout::run(self, &sorted.replicas, status, transcript),
         }
     }
 
@@ -143,26 +143,27 @@ impl Update<'_> {
         &*self.control.set.spec.pod_management_policy != "Parallel"
     }
 
-    fn act(&self, pods: &SortedPods, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
-        let replica = |at: usize, asked: &mut Transcript| self.replica(&pods.replicas[at], asked);
-        if self.for_each(pods.replicas.len(), replica, asked)? == Flow::End {
+    fn act(&self, pods: &SortedPods, transcript: &mut Transcript) -> Result<Flow, TranscriptStop> {
+        let replica =
+            |at: usize, transcript: &mut Transcript| self.replica(&pods.replicas[at], transcript);
+        if self.for_each(pods.replicas.len(), replica, transcript)? == Flow::End {
             return Ok(Flow::End);
         }
-        let claims = |at: usize, asked: &mut Transcript| {
+        let claims = |at: usize, transcript: &mut Transcript| {
             let pod = &pods.condemned[at];
             if let Some(ordinal) = identity::ordinal(&pod.metadata.name) {
-                self.control.apply_policy_if_needed(ClaimUser::of(pod), ordinal, asked)?;
+                self.control.apply_policy_if_needed(ClaimUser::of(pod), ordinal, transcript)?;
             }
             Ok(Flow::Next)
         };
-        if self.for_each(pods.condemned.len(), claims, asked)? == Flow::End {
+        if self.for_each(pods.condemned.len(), claims, transcript)? == Flow::End {
             return Ok(Flow::End);
         }
         let unhealthy = pods.first_unavailable(self.control.set, self.now);
-        let condemn = |at: usize, asked: &mut Transcript| {
-            self.condemned(&pods.condemned[at], unhealthy.as_deref(), asked)
+        let condemn = |at: usize, transcript: &mut Transcript| {
+            self.condemned(&pods.condemned[at], unhealthy.as_deref(), transcript)
         };
-        self.for_each(pods.condemned.len(), condemn, asked)
+        self.for_each(pods.condemned.len(), condemn, transcript)
     }
 
     // k8s: stateful_set_control.go runForAll
@@ -170,11 +171,11 @@ impl Update<'_> {
         &self,
         pods: usize,
         task: impl Fn(usize, &mut Transcript) -> Result<Flow, TranscriptStop>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Flow, TranscriptStop> {
         if self.is_ordered() {
             for at in 0..pods {
-                if task(at, asked)? == Flow::End {
+                if task(at, transcript)? == Flow::End {
                     return Ok(Flow::End);
                 }
             }
@@ -184,7 +185,7 @@ impl Update<'_> {
         let (mut from, mut size) = (0, 1);
         while from < pods {
             let batch = size.min(pods - from);
-            let ends = run_side_by_side(batch, |at, lane| task(from + at, lane), asked)?;
+            let ends = run_side_by_side(batch, |at, lane| task(from + at, lane), transcript)?;
             let errors = ends.into_iter().filter_map(Result::err).collect();
             if let Some(error) = aggregate(errors) {
                 return Err(TranscriptStop::Failed(error));
@@ -196,36 +197,44 @@ impl Update<'_> {
     }
 
     // k8s: stateful_set_control.go processReplica
-    fn replica(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
+    fn replica(
+        &self,
+        replica: &Replica,
+        transcript: &mut Transcript,
+    ) -> Result<Flow, TranscriptStop> {
         let set = self.control.set;
-        let Some(pod) = replica.created() else { return self.create(replica, asked) };
+        let Some(pod) = replica.created() else { return self.create(replica, transcript) };
         let name = &pod.metadata.name;
         if pod.is_terminal() {
             let phase = &pod.status.phase;
-            asked.because(format!("pod {name} is {phase}; it is deleted and created again"));
+            transcript.because(format!("pod {name} is {phase}; it is deleted and created again"));
             if !pod.metadata.is_deleting() {
-                self.control.delete(pod, asked)?;
+                self.control.delete(pod, transcript)?;
             }
             return Ok(Flow::End);
         }
         if &*pod.status.phase == "Pending" {
-            self.control.complete_claims(pod, asked)?;
+            self.control.complete_claims(pod, transcript)?;
         }
         if self.is_ordered()
             && let Some(reason) = self.obstacle(pod)
         {
-            asked.because(self.wait_reason(pod, reason));
+            transcript.because(self.wait_reason(pod, reason));
             return Ok(Flow::End);
         }
         if !self.control.is_consistent(pod) {
-            asked.because(format!("pod {name} gets its identity, volumes and claims again"));
-            self.control.update(pod, asked)?;
+            transcript.because(format!("pod {name} gets its identity, volumes and claims again"));
+            self.control.update(pod, transcript)?;
         }
         debug_assert!(identity::is_in_range(set, name), "a replica has an ordinal of the set");
         Ok(Flow::Next)
     }
 
-    fn create(&self, replica: &Replica, asked: &mut Transcript) -> Result<Flow, TranscriptStop> {
+    fn create(
+        &self,
+        replica: &Replica,
+        transcript: &mut Transcript,
+    ) -> Result<Flow, TranscriptStop> {
         let set = self.control.set;
         let ordinal = match replica {
             Replica::Missing(ordinal) => *ordinal,
@@ -237,11 +246,11 @@ impl Update<'_> {
             Replica::Live(pod) => ClaimUser::of(pod),
         };
         if self.control.has_stale_claim(user, ordinal) {
-            asked.because(format!("pod {name} waits for a claim of its predecessor to go"));
+            transcript.because(format!("pod {name} waits for a claim of its predecessor to go"));
             return Ok(Flow::End);
         }
-        asked.because(format!("pod {name} does not exist"));
-        self.control.create(ordinal, self.templates.pod(set, ordinal), asked)?;
+        transcript.because(format!("pod {name} does not exist"));
+        self.control.create(ordinal, self.templates.pod(set, ordinal), transcript)?;
         Ok(if self.is_ordered() { Flow::End } else { Flow::Next })
     }
 
@@ -282,24 +291,24 @@ impl Update<'_> {
         &self,
         pod: &Pod,
         first_unavailable: Option<&str>,
-        asked: &mut Transcript,
+        transcript: &mut Transcript,
     ) -> Result<Flow, TranscriptStop> {
         let name = &*pod.metadata.name;
         if pod.metadata.is_deleting() {
             if !self.is_ordered() {
                 return Ok(Flow::Next);
             }
-            asked.because(format!("scaling down waits for pod {name} to be gone"));
+            transcript.because(format!("scaling down waits for pod {name} to be gone"));
             return Ok(Flow::End);
         }
         let is_healthy = is_running_and_ready(pod) && is_available(self.control.set, pod, self.now);
         if self.is_ordered() && !is_healthy && first_unavailable != Some(name) {
             let first = first_unavailable.unwrap_or_default();
-            asked.because(format!("scaling down waits for pod {first} to be available"));
+            transcript.because(format!("scaling down waits for pod {first} to be available"));
             return Ok(Flow::End);
         }
-        asked.because(format!("pod {name} is beyond the ordinals of the set"));
-        self.control.delete(pod, asked)?;
+        transcript.because(format!("pod {name} is beyond the ordinals of the set"));
+        self.control.delete(pod, transcript)?;
         Ok(Flow::End)
     }
 }

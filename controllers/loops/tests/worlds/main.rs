@@ -63,12 +63,12 @@ fn world_without_faults_reaches_its_wanted_state() {
 
 #[test]
 fn world_with_faults_reaches_its_wanted_state() {
-    let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    if let Some(seed) = asked("PINTLE_SEED") {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("PINTLE_SEED") {
         return run(seed, FaultRates::of_seed(seed));
     }
-    let count = asked("PINTLE_SEEDS").unwrap_or(FRESH);
-    let first = asked("PINTLE_FRESH").unwrap_or_else(seed_of_now);
+    let count = number("PINTLE_SEEDS").unwrap_or(FRESH);
+    let first = number("PINTLE_FRESH").unwrap_or_else(seed_of_now);
     println!("worlds {first} to {}", first + count - 1);
     run_all(first..first + count);
 }

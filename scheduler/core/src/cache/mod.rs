@@ -273,8 +273,8 @@ impl ClusterCache {
 
     /// Applies a watch event; returns the changes of pods and nodes. Objects of other kinds change
     /// at once.
-    pub fn list(&mut self, told: WatchEvent) -> Vec<CacheDelta> {
-        match told {
+    pub fn list(&mut self, watch_event: WatchEvent) -> Vec<CacheDelta> {
+        match watch_event {
             WatchEvent::Begun(kind) => {
                 self.watches.lists.insert(kind, Listing::default());
                 Vec::new()

@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use serde_json::{Value, json};
 
 use super::device_tests::{answer, claim, class, has, read, reserves, user};
-use super::tests::{at, bound, condition, decide, node, pod, tell_all, with, without_second_look};
+use super::tests::{
+    at, bound, condition, decide, deliver_lists, node, pod, with, without_second_look,
+};
 use super::*;
 use crate::plugins::dynamicresources::DeviceGates;
 use crate::watch_event::{WatchEvent, WatchedObject};
@@ -36,10 +38,10 @@ fn status(claim: &str, cpu: &str) -> Value {
     json!([{"resourceClaimName": claim, "containers": ["c"], "resources": {"cpu": cpu}}])
 }
 
-fn knowing(gates: DeviceGates, things: &[WatchedObject]) -> Scheduler {
+fn scheduler_with(gates: DeviceGates, things: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(gates);
-    tell_all(&mut scheduler, things);
+    deliver_lists(&mut scheduler, things);
     scheduler
 }
 
@@ -72,7 +74,7 @@ fn base() -> Vec<WatchedObject> {
 fn node_allocatable_devices_count_on_the_node_before_and_after_binding() {
     let mut things = base();
     things.extend([uses("p", "c", |_| ()), pod("q", "2")]);
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let commands = decide(&mut scheduler, 0);
     // One CPU of its own and two of the device leave no room for another pod with two.
     assert_eq!(said(&commands), Some(status("c", "2")));
@@ -91,9 +93,9 @@ fn node_allocatable_devices_count_on_the_node_before_and_after_binding() {
         pod["metadata"]["resourceVersion"] = json!("9");
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("c", "2")});
     });
-    scheduler.tell(WatchEvent::Set(told.clone()), at(2));
+    scheduler.handle(WatchEvent::Set(told.clone()), at(2));
     assert_eq!((scheduler.assumed(), used(&scheduler)), (0, 3000));
-    scheduler.tell(WatchEvent::Gone(told), at(3));
+    scheduler.handle(WatchEvent::Gone(told), at(3));
     assert_eq!(used(&scheduler), 0);
     assert!(decide(&mut scheduler, 10).iter().any(|command| bound(command).is_some()));
 }
@@ -106,7 +108,7 @@ fn devices_and_statuses_consume_no_node_resources_without_the_feature_gate() {
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "2")});
     });
     things.extend([uses("p", "c", |_| ()), other]);
-    let mut scheduler = knowing(DeviceGates::default(), &things);
+    let mut scheduler = scheduler_with(DeviceGates::default(), &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((said(&commands), used(&scheduler)), (Some(json!([])), 2000));
 }
@@ -119,7 +121,7 @@ fn node_allocatable_devices_of_pods_are_known_from_status_after_a_restart() {
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "2")});
     });
     things.extend([has("d", 1, "a", "g0", &["other"]), other, uses("p", "c", |_| ())]);
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     assert_eq!(used(&scheduler), 3000);
     // The pod's own CPU alone would fit.
     let why = "0/1 nodes are available: 1 Insufficient cpu. still not schedulable, preemption: 0/1 \
@@ -136,13 +138,13 @@ fn a_claim_that_another_pod_of_the_node_uses_so_cannot_be_shared() {
         pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "500m")});
     });
     things.extend([has("d", 1, "a", "g0", &["other"]), other, uses("p", "d", |_| ())]);
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let why = "0/1 nodes are available: 1 node allocatable resource claim d is already used by \
         another pod. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is \
         not helpful for scheduling.";
     let commands = decide(&mut scheduler, 0);
     assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
-    let mut scheduler = knowing(DeviceGates::default(), &things);
+    let mut scheduler = scheduler_with(DeviceGates::default(), &things);
     assert!(reserves(&decide(&mut scheduler, 0)).is_some(), "without the gate it can");
 }
 
@@ -159,9 +161,9 @@ fn pod_that_can_never_use_node_allocatable_devices_reports_the_reason() {
     for (change, why) in [(&idle as &dyn Fn(&mut Value), unused), (&little, of_pod)] {
         let mut things = base();
         things.push(uses("p", "c", change));
-        let mut scheduler = knowing(ON, &things);
+        let mut scheduler = scheduler_with(ON, &things);
         let commands = decide(&mut scheduler, 0);
-        let (_, text) = condition(&commands).expect("it is told");
+        let (_, text) = condition(&commands).expect("a condition");
         let all = format!("0/1 nodes are available: 1 {why}.");
         assert!(text.starts_with(&all) && text.ends_with("not helpful for scheduling."), "{text}");
     }
@@ -177,7 +179,7 @@ fn pods_of_lower_priority_make_room_for_devices() {
     });
     let stays = with("stays", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
     things.extend([other, stays, uses("p", "c", |pod| pod["spec"]["priority"] = json!(5))]);
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let commands = decide(&mut scheduler, 0);
     let evicted = commands.iter().find_map(|command| match command {
         Command::Evict { victims, .. } => Some(victims.clone()),
@@ -185,7 +187,7 @@ fn pods_of_lower_priority_make_room_for_devices() {
     });
     let names: Vec<_> = evicted.expect("one goes").iter().map(|v| v.uid.to_string()).collect();
     assert_eq!(names, ["other"], "the one of the lowest priority is enough");
-    let (_, text) = condition(&commands).expect("it is told");
+    let (_, text) = condition(&commands).expect("a condition");
     assert!(text.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{text}");
 }
 
@@ -196,9 +198,9 @@ fn deleted_or_shrunk_pod_frees_its_node_for_node_allocatable_devices() {
     let mut things = base();
     things.extend([other("2"), uses("p", "c", |_| ())]);
     for told in [WatchEvent::Gone(other("2")), WatchEvent::Set(other("1"))] {
-        let mut scheduler = knowing(ON, &things);
+        let mut scheduler = scheduler_with(ON, &things);
         assert_eq!(reserves(&decide(&mut scheduler, 0)), None, "three CPUs where two are left");
-        scheduler.tell(told, at(1));
+        scheduler.handle(told, at(1));
         assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is tried again");
     }
 }
@@ -207,7 +209,7 @@ fn deleted_or_shrunk_pod_frees_its_node_for_node_allocatable_devices() {
 fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     let mut things = base();
     things.push(uses("p", "c", |_| ()));
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let (of, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let why = "updating pod default/p NodeAllocatableResourceClaimStatuses: no";
     let reserved = ReservationResult {
@@ -242,7 +244,7 @@ fn allocatable_status_of_an_unbound_pod_is_ignored_and_replaced_on_binding() {
     };
     let mut things = base();
     things.push(uses("p", "c", left));
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((said(&commands), used(&scheduler)), (Some(status("c", "2")), 3000));
     // With its claim allocated no device is selected: as upstream, only the pod's own requests
@@ -250,7 +252,7 @@ fn allocatable_status_of_an_unbound_pod_is_ignored_and_replaced_on_binding() {
     let mut things = base();
     things[3] = has("c", 1, "a", "g0", &["p"]);
     things.push(uses("p", "c", left));
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((said(&commands), used(&scheduler)), (Some(json!([])), 1000));
 }
@@ -266,7 +268,7 @@ fn a_device_without_consumed_capacity_is_a_mistake() {
             "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}},
     })));
     let things = [class(), node("a", "4"), offered, claim("c"), user("p", "c")];
-    let mut scheduler = knowing(ON, &things);
+    let mut scheduler = scheduler_with(ON, &things);
     let why = "running \"DynamicResources\" filter plugin: claim default/c, device g0: \
         ConsumedCapacity is nil, but Capacity key 'cores' is set in NodeAllocatableResourceMappings \
         for resource cpu";

@@ -58,7 +58,7 @@ impl Said {
 
     /// Returns true if extenders rejected a node.
     pub(super) fn rejects(&self) -> bool {
-        matches!(self, Self::OfAll(nodes, asked) if nodes.left.len() != *asked)
+        matches!(self, Self::OfAll(nodes, queued) if nodes.left.len() != *queued)
     }
 }
 
@@ -135,7 +135,7 @@ impl Scheduler {
     pub(super) fn ask_about_nodes(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         names: Vec<Rc<str>>,
         is_kept: bool,
     ) -> NodeSearch {
@@ -146,13 +146,13 @@ impl Scheduler {
         };
         let whole = names.iter().filter_map(|name| self.cache.whole_node(name)).cloned();
         let question = ExtenderCall::Nodes { objects: whole.collect(), names };
-        self.ask(uid, asked, question, stage)
+        self.ask(uid, queued, question, stage)
     }
 
     pub(super) fn ask_about_victims(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         known: Known,
         candidates: &[Candidate],
     ) -> NodeSearch {
@@ -167,17 +167,17 @@ impl Scheduler {
             (node, Victims { pods, violations, others })
         };
         let all: BTreeMap<String, Victims> = candidates.iter().map(one).collect();
-        self.ask(uid, asked, ExtenderCall::Victims(all), ConsultStage::Victims(known))
+        self.ask(uid, queued, ExtenderCall::Victims(all), ConsultStage::Victims(known))
     }
 
     fn ask(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         question: ExtenderCall,
         stage: ConsultStage,
     ) -> NodeSearch {
-        let consult = Consult { pod: asked.pod.whole(), about: pod_ref(asked, uid), question };
+        let consult = Consult { pod: queued.pod.whole(), about: pod_ref(queued, uid), question };
         self.commands.push(Command::Consult(consult));
         let since = self.decides_since;
         self.consulting = Some(Consulting { uid: uid.clone(), stage, since });
@@ -185,9 +185,9 @@ impl Scheduler {
     }
 
     /// Returns true if a pod that was popped before an extender call still needs a node.
-    pub(super) fn still_waits(&self, uid: &Uid, asked: &QueuedPod) -> bool {
-        self.cache.waiting(&asked.key).is_some_and(|pod| {
-            let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;
+    pub(super) fn still_waits(&self, uid: &Uid, queued: &QueuedPod) -> bool {
+        self.cache.waiting(&queued.key).is_some_and(|pod| {
+            let is_it = pod.uid().unwrap_or(queued.key.as_str()) == &**uid;
             is_it && pod.whole().metadata.deletion_timestamp.is_none()
         })
     }
@@ -203,17 +203,17 @@ impl Scheduler {
         let Consulting { uid, stage, since } = asking;
         self.decides_since = since;
         let Some(waiting) = self.queue.get(&uid) else { return };
-        let asked = Rc::clone(&waiting.pod);
+        let queued = Rc::clone(&waiting.pod);
         let waited = now.saturating_sub(since);
         if consulted.answer.is_err() && waited >= PATIENCE {
             // Pods of other namespaces that need extenders are decided first.
-            self.queue.charge(asked.key.namespace(), waited, now);
+            self.queue.charge(queued.key.namespace(), waited, now);
         }
-        self.attempts(&uid, &asked);
+        self.attempts(&uid, &queued);
         if let Some(cycle) = &self.group {
             self.attempts_all(cycle.pods());
         }
-        if !self.still_waits(&uid, &asked) {
+        if !self.still_waits(&uid, &queued) {
             self.queue.done(&uid);
             return self.go_on(now);
         }
@@ -221,31 +221,31 @@ impl Scheduler {
             // All nodes are evaluated as without a nomination.
             // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
             (Err(error), ConsultStage::Kept(_)) => {
-                tracing::warn!(%error, pod = asked.key.as_str(), "its node was not asked about");
-                self.place(&uid, asked, Said::OfKept(None), now);
+                tracing::warn!(%error, pod = queued.key.as_str(), "its node was not asked about");
+                self.place(&uid, queued, Said::OfKept(None), now);
             }
             (Err(error), ConsultStage::Victims((text, rejectors, _))) => {
                 let message = diagnosis::without_preemption(&text.0, &error.to_string());
                 let why = PodRejection { is_error: false, message, rejectors, nominated: None };
-                self.found_none(&uid, &asked, why, now);
+                self.found_none(&uid, &queued, why, now);
             }
             (Err(error), ConsultStage::Nodes(_)) => {
-                self.found_none(&uid, &asked, PodRejection::error(error.to_string()), now);
+                self.found_none(&uid, &queued, PodRejection::error(error.to_string()), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.cache.cluster.row(&node).is_some();
-                self.place(&uid, asked, Said::OfKept(takes.then_some(node)), now);
+                self.place(&uid, queued, Said::OfKept(takes.then_some(node)), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Nodes(count)) => {
-                self.place(&uid, asked, Said::OfAll(nodes, count), now);
+                self.place(&uid, queued, Said::OfAll(nodes, count), now);
             }
             (Ok(ExtenderReply::Victims(victims)), ConsultStage::Victims(known)) => {
-                let why = self.make_room(&asked, known, &victims, now);
-                self.found_none(&uid, &asked, why, now);
+                let why = self.make_room(&queued, known, &victims, now);
+                self.found_none(&uid, &queued, why, now);
             }
             (Ok(_), _) => {
                 let error = "extenders answered another question".to_owned();
-                self.found_none(&uid, &asked, PodRejection::error(error), now);
+                self.found_none(&uid, &queued, PodRejection::error(error), now);
             }
         }
     }
@@ -254,7 +254,7 @@ impl Scheduler {
     // k8s: pkg/scheduler/framework/preemption/preemption.go callExtenders, SelectCandidate
     fn make_room(
         &mut self,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         ((text, of_claims), rejectors, attempt): Known,
         victims: &BTreeMap<String, Victims>,
         now: Duration,
@@ -272,7 +272,7 @@ impl Scheduler {
         let candidates: Vec<Candidate> = victims.iter().filter_map(candidate).collect();
         let chosen = preempt::choose(cluster, &candidates);
         let (message, nominated) = match chosen {
-            Some(at) => (text, Some(self.preempt(asked, &candidates[at], now))),
+            Some(at) => (text, Some(self.preempt(queued, &candidates[at], now))),
             // The pod keeps its nomination, unless a PostFilter plugin nominates another node.
             None => {
                 let message = diagnosis::without_candidate(&text, of_claims);

@@ -95,36 +95,36 @@ impl Scheduler {
             None => self.queue.pop(now),
             Some(_) => self.queue.pop_without_extenders(now),
         };
-        let Some((uid, asked)) = next else { return false };
-        if asked.group.is_some() {
-            self.decide_group(uid, asked, now);
+        let Some((uid, queued)) = next else { return false };
+        if queued.group.is_some() {
+            self.decide_group(uid, queued, now);
             return true;
         }
-        if self.skips(&uid, &asked) {
+        if self.skips(&uid, &queued) {
             self.queue.done(&uid);
             return true;
         }
-        self.attempts(&uid, &asked);
+        self.attempts(&uid, &queued);
         self.decides_since = now;
-        self.place(&uid, asked, Said::Nothing, now);
+        self.place(&uid, queued, Said::Nothing, now);
         true
     }
 
     /// Places a pod, given the extenders' answers so far.
-    pub(super) fn place(&mut self, uid: &Uid, asked: Rc<QueuedPod>, said: Said, now: Duration) {
+    pub(super) fn place(&mut self, uid: &Uid, queued: Rc<QueuedPod>, said: Said, now: Duration) {
         self.hide_those_away();
-        let found = self.find(uid, &asked, &said, now);
+        let found = self.find(uid, &queued, &said, now);
         self.count_found(&found, now);
         if self.group.is_some() {
-            return self.goes_on(uid, &asked, found, now);
+            return self.goes_on(uid, &queued, found, now);
         }
         match found {
             Ok(NodeSearch::Node(node, attempt)) => {
                 self.plugins.keep(uid, attempt, &node);
-                self.assume(uid, asked, &node, now);
+                self.assume(uid, queued, &node, now);
             }
             Ok(NodeSearch::Later) => {}
-            Err(why) => self.refuse(uid, &asked, why, now),
+            Err(why) => self.refuse(uid, &queued, why, now),
         }
     }
 
@@ -152,11 +152,11 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go skipPodSchedule
-    pub(super) fn skips(&mut self, uid: &Uid, asked: &QueuedPod) -> bool {
-        if asked.pod.whole().metadata.deletion_timestamp.is_some() {
-            let (namespace, name) = (asked.key.namespace(), asked.key.name());
+    pub(super) fn skips(&mut self, uid: &Uid, queued: &QueuedPod) -> bool {
+        if queued.pod.whole().metadata.deletion_timestamp.is_some() {
+            let (namespace, name) = (queued.key.namespace(), queued.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
-            self.note(asked, true, "FailedScheduling", "Scheduling", note);
+            self.note(queued, true, "FailedScheduling", "Scheduling", note);
             return true;
         }
         self.assumed.contains_key(uid)
@@ -166,34 +166,34 @@ impl Scheduler {
     pub(super) fn find(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         said: &Said,
         now: Duration,
     ) -> Result<NodeSearch, PodRejection> {
-        let pod = asked.pod.whole();
-        let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.cache);
+        let pod = queued.pod.whole();
+        let asking = Asking::with_spec(Rc::clone(&pod), &queued.spec, &mut self.cache);
         let mut asking = asking.map_err(|error| PodRejection::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.cache.cluster);
         self.stays_in_placement(&mut asking);
         // Services, device classes and namespaces may have changed since the last attempt.
-        let rejected = self.cache.cluster.rejected(&asked.spec, &asking.program);
-        *asked.rejected.borrow_mut() = rejected.ok();
-        self.begin_attempt(asked, &mut asking)?;
+        let rejected = self.cache.cluster.rejected(&queued.spec, &asking.program);
+        *queued.rejected.borrow_mut() = rejected.ok();
+        self.begin_attempt(queued, &mut asking)?;
         self.within_budget()?;
         let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
                 let kept = self.evaluate(|evaluator, cache| evaluator.kept_node(cache, &asking))?;
                 if kept.is_some() {
-                    self.count_search(asked.profile, said, asking.failed().is_some());
+                    self.count_search(queued.profile, said, asking.failed().is_some());
                 }
                 if let Some((node, true)) = kept {
                     asking.failed().map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
-                    self.count_kept_node(asked.profile);
+                    self.count_kept_node(queued.profile);
                     if !consults {
                         return Ok(NodeSearch::Node(node, asking.attempt));
                     }
-                    return Ok(self.ask_about_nodes(uid, asked, vec![node], true));
+                    return Ok(self.ask_about_nodes(uid, queued, vec![node], true));
                 }
             }
             Said::OfKept(Some(node)) => {
@@ -202,20 +202,20 @@ impl Scheduler {
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
         let outcome = self.evaluate(|evaluator, cache| evaluator.choose(cache, &asking))?;
-        self.count_batch(asked.profile, said);
+        self.count_batch(queued.profile, said);
         if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
             return Err(PodRejection::error(error.clone()));
         }
         let failed = asking.failed();
         if outcome.refusal.is_none() {
-            self.count_search(asked.profile, said, failed.is_some());
+            self.count_search(queued.profile, said, failed.is_some());
         }
         failed.map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
                 let name = |row| self.cache.cluster.node_name(row).into();
                 let names = self.evaluator.scratch.feasible.iter().map(name).collect();
-                return Ok(self.ask_about_nodes(uid, asked, names, false));
+                return Ok(self.ask_about_nodes(uid, queued, names, false));
             }
             let which = self.random(outcome.ties);
             let row = self.evaluator.scratch.ties.iter().nth(which).or(outcome.first);
@@ -229,7 +229,7 @@ impl Scheduler {
             true => Err(PodRejection::of_trial()),
             false => {
                 let search = FailedSearch { said, refusal: outcome.refusal.as_ref(), asking };
-                self.diagnose_rejection(uid, asked, search, now)
+                self.diagnose_rejection(uid, queued, search, now)
             }
         }
     }
@@ -238,11 +238,11 @@ impl Scheduler {
     fn diagnose_rejection(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         mut search: FailedSearch<'_>,
         now: Duration,
     ) -> Result<NodeSearch, PodRejection> {
-        let unreserves = self.claim_of_group(asked);
+        let unreserves = self.claim_of_group(queued);
         search.asking.unreserves = unreserves.is_some();
         let nodes = self.cache.cluster.view().node_count();
         if nodes == 0 {
@@ -254,11 +254,11 @@ impl Scheduler {
         self.evaluator.preempts_from = self.random(usize::MAX);
         match self.evaluate(|evaluator, cache| evaluator.diagnose(cache, &search.asking))? {
             Some(diagnosis) => {
-                asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
+                queued.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
                     cycle.unreserved.extend(unreserves);
                 }
-                self.rejected(uid, asked, &search, diagnosis, now)
+                self.rejected(uid, queued, &search, diagnosis, now)
             }
             None => {
                 Err(PodRejection::error("the cluster changed while it was looked at".to_owned()))
@@ -269,13 +269,13 @@ impl Scheduler {
     /// Runs the out-of-tree PreFilter plugins.
     fn begin_attempt(
         &mut self,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         asking: &mut Asking,
     ) -> Result<(), PodRejection> {
-        asked.rejected_by.borrow_mut().clear();
+        queued.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.cache.cluster.view());
         let own = asking.own_nodes(&self.cache.cluster);
-        let Some((attempt, stopped)) = self.attempt(asked, own, before) else { return Ok(()) };
+        let Some((attempt, stopped)) = self.attempt(queued, own, before) else { return Ok(()) };
         match stopped {
             Some(Stopped::Failed(error)) => return Err(PodRejection::error(error)),
             // An UnschedulableAndUnresolvable result overrides an earlier Unschedulable one.
@@ -284,7 +284,7 @@ impl Scheduler {
             {
                 let rank = names.iter().map(|name| attempt.pre_filter_rank(name)).max();
                 asking.refuse(rank.unwrap_or(RANK_LAST), code, reason);
-                *asked.rejected_by.borrow_mut() = names;
+                *queued.rejected_by.borrow_mut() = names;
             }
             Some(Stopped::Rejected(..)) | None => {}
         }
@@ -296,7 +296,7 @@ impl Scheduler {
     fn rejected(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         search: &FailedSearch<'_>,
         diagnosis: Diagnosis,
         now: Duration,
@@ -311,7 +311,7 @@ impl Scheduler {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
-        if self.cache.profile(asked.profile).preemption && !diagnosis.fails {
+        if self.cache.profile(queued.profile).preemption && !diagnosis.fails {
             self.facts.push(Fact::TriedToPreempt);
         }
         match (&diagnosis.gives_back, &mut self.group) {
@@ -319,21 +319,21 @@ impl Scheduler {
             (Some(claim), Some(cycle)) if cycle.search.is_none() => {
                 cycle.gives_back.push((uid.clone(), Rc::clone(claim)));
             }
-            (Some(claim), None) => self.give_back(uid, asked, claim),
+            (Some(claim), None) => self.give_back(uid, queued, claim),
             (Some(_), Some(_)) | (None, _) => {}
         }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
-        if chosen.is_some() && self.consults_about_victims(&asked.pod.whole()) {
+        if chosen.is_some() && self.consults_about_victims(&queued.pod.whole()) {
             let text = (diagnosis.message, diagnosis.of_claims);
             let known = (text, rejectors, attempt.cloned());
-            return Ok(self.ask_about_victims(uid, asked, known, &run.candidates));
+            return Ok(self.ask_about_victims(uid, queued, known, &run.candidates));
         }
         let fails = diagnosis.fails || run.mistake(&self.cache.cluster).is_some();
         let may_preempt = run.ineligible.is_none() && !fails;
         let Diagnosis { text, message, .. } = diagnosis;
         let (message, nominated) = match (chosen, attempt) {
-            (Some(candidate), _) => (message, Some(self.preempt(asked, &candidate, now))),
+            (Some(candidate), _) => (message, Some(self.preempt(queued, &candidate, now))),
             // A pod that may not preempt keeps its nomination.
             (None, None) => (message, may_preempt.then(String::new)),
             (None, Some(_)) if fails => (message, None),
@@ -342,8 +342,8 @@ impl Scheduler {
         Err(PodRejection { is_error: false, message, rejectors, nominated })
     }
 
-    pub(super) fn bind(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
-        let (pod, object) = (pod_ref(asked, uid), asked.pod.whole());
+    pub(super) fn bind(&mut self, uid: &Uid, queued: &QueuedPod, node: &Rc<str>) {
+        let (pod, object) = (pod_ref(queued, uid), queued.pod.whole());
         let attempt = self.plugins.attempt(uid).cloned();
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
@@ -352,41 +352,41 @@ impl Scheduler {
     pub(super) fn found_none(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         why: PodRejection,
         now: Duration,
     ) {
         self.count_decision(now);
         match self.group {
-            Some(_) => self.goes_on(uid, asked, Err(why), now),
-            None => self.refuse(uid, asked, why, now),
+            Some(_) => self.goes_on(uid, queued, Err(why), now),
+            None => self.refuse(uid, queued, why, now),
         }
     }
 
     pub(super) fn count_refusal(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         is_error: bool,
         now: Duration,
     ) {
         let began = self.queue.get(uid).map_or(now, |waiting| waiting.last_attempt);
         let since = now.saturating_sub(began);
-        self.facts.push(Fact::Refused { profile: asked.profile, is_error, since });
+        self.facts.push(Fact::Refused { profile: queued.profile, is_error, since });
     }
 
     // k8s: schedule_one.go handleSchedulingFailure
     pub(super) fn refuse(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         why: PodRejection,
         now: Duration,
     ) {
         // The reasons found by an unfinished search are incomplete.
         let why = self.within_budget().err().unwrap_or(why);
-        let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
-        self.count_refusal(uid, asked, why.is_error, now);
+        let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(queued, node, now));
+        self.count_refusal(uid, queued, why.is_error, now);
         if self.is_set_back() {
             self.queue.set_back(uid, now);
         } else {
@@ -395,16 +395,16 @@ impl Scheduler {
         }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The previous nomination may not be written to the API yet.
-        let said = asked.pod.nominated_node().unwrap_or_default();
+        let said = queued.pod.nominated_node().unwrap_or_default();
         let nominated = why.nominated.filter(|node| changed || node != said);
-        self.say(asked, reason, why.message, nominated);
+        self.say(queued, reason, why.message, nominated);
     }
 
     /// Sets or clears the nomination of a pod before the API has it; returns true if it changed.
-    pub(super) fn nominate(&mut self, asked: &QueuedPod, node: &str, now: Duration) -> bool {
-        let pod = asked.spec.key;
+    pub(super) fn nominate(&mut self, queued: &QueuedPod, node: &str, now: Duration) -> bool {
+        let pod = queued.spec.key;
         let old = self.cache.nomination(pod).cloned();
-        let spec = Rc::clone(&asked.spec);
+        let spec = Rc::clone(&queued.spec);
         let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
         let changes = old != new;
         if changes {
@@ -416,14 +416,14 @@ impl Scheduler {
     /// Reports why a pod has no node, as an event and as a condition.
     pub(super) fn say(
         &mut self,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         reason: &str,
         message: String,
         nominated: Option<String>,
     ) {
         let note = cut(&message);
-        self.note(asked, true, "FailedScheduling", "Scheduling", note);
-        let whole = asked.pod.whole();
+        self.note(queued, true, "FailedScheduling", "Scheduling", note);
+        let whole = queued.pod.whole();
         let condition = PodCondition {
             type_: "PodScheduled".to_owned(),
             status: "False".to_owned(),
@@ -433,12 +433,12 @@ impl Scheduler {
             ..PodCondition::default()
         };
         let saying = Some(digest(&condition));
-        let was_said = asked.said.replace(saying);
+        let was_said = queued.said.replace(saying);
         // A write of the previous condition may still be queued; it must not be the last one.
         let is_new = !has_condition(&whole, &condition) || was_said.is_some() && was_said != saying;
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
-                pod: Rc::clone(&asked.pod),
+                pod: Rc::clone(&queued.pod),
                 condition: is_new.then_some(condition),
                 nominated,
             });
@@ -452,17 +452,17 @@ impl Scheduler {
 
     pub(super) fn note(
         &mut self,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         warning: bool,
         reason: &'static str,
         action: &'static str,
         note: String,
     ) {
-        let uid: Uid = self.cache.cluster.text(asked.spec.key).into();
+        let uid: Uid = self.cache.cluster.text(queued.spec.key).into();
         let note = Note {
-            about: pod_ref(asked, &uid),
-            reporter: self.reporter(asked.profile),
-            version: asked.pod.version().map(str::to_owned),
+            about: pod_ref(queued, &uid),
+            reporter: self.reporter(queued.profile),
+            version: queued.pod.version().map(str::to_owned),
             related: None,
             warning,
             reason,
@@ -512,8 +512,8 @@ fn digest(condition: &PodCondition) -> u64 {
     hasher.finish()
 }
 
-pub(super) fn pod_ref(asked: &QueuedPod, uid: &Uid) -> PodRef {
-    PodRef { key: asked.key.clone(), uid: uid.clone() }
+pub(super) fn pod_ref(queued: &QueuedPod, uid: &Uid) -> PodRef {
+    PodRef { key: queued.key.clone(), uid: uid.clone() }
 }
 
 fn cut(message: &str) -> String {

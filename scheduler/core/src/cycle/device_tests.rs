@@ -5,7 +5,7 @@ use pintle_api_types::key::ObjectKey;
 use serde_json::{Value, json};
 
 use super::tests::{
-    at, bound, condition, decide, knowing, node, tell_all, with, without_second_look,
+    at, bound, condition, decide, deliver_lists, node, scheduler_with, with, without_second_look,
 };
 use super::*;
 use crate::groups::{GroupGates, Groups};
@@ -132,7 +132,7 @@ fn pod_is_bound_to_the_node_that_has_its_device() {
         claim("c"),
         user("p", "c"),
     ];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let commands = decide(&mut scheduler, 0);
     assert!(commands.iter().all(|command| bound(command).is_none()), "not before it is reserved");
     let asked = reserves(&commands).expect("it is reserved");
@@ -143,15 +143,15 @@ fn pod_is_bound_to_the_node_that_has_its_device() {
     scheduler.ended(&pod, &node, BindingResult::Bound, at(1));
     // The device is allocated: no other pod gets it before it is released.
     let _ = scheduler.take_commands();
-    scheduler.tell(WatchEvent::Set(claim("other")), at(2));
-    scheduler.tell(WatchEvent::Set(user("q", "other")), at(2));
+    scheduler.handle(WatchEvent::Set(claim("other")), at(2));
+    scheduler.handle(WatchEvent::Set(user("q", "other")), at(2));
     let commands = decide(&mut scheduler, 2);
     let why = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, \
         preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
     assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
     let mut free = claim_value("c", 20);
     free["status"] = json!({});
-    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(read(free))), at(3));
+    scheduler.handle(WatchEvent::Set(WatchedObject::ResourceClaim(read(free))), at(3));
     let commands = decide(&mut scheduler, 5);
     assert_eq!(devices_of(&reserves(&commands).expect("now it has one").2), ["b/g0"]);
 }
@@ -159,10 +159,10 @@ fn pod_is_bound_to_the_node_that_has_its_device() {
 #[test]
 fn pod_is_gated_until_its_claim_exists() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     assert_eq!(decide(&mut scheduler, 0), []);
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
-    scheduler.tell(WatchEvent::Set(claim("c")), at(1));
+    scheduler.handle(WatchEvent::Set(claim("c")), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it has come");
 }
 
@@ -185,11 +185,11 @@ fn a_claim_that_is_made_for_another_pod_is_none() {
         WatchedObject::ResourceClaim(read(value))
     };
     let things = vec![class(), node("a", "4"), slice("a", &["g0"])];
-    let mut scheduler = knowing(things);
-    scheduler.tell(WatchEvent::Set(made_for("before", 1)), at(0));
-    scheduler.tell(WatchEvent::Set(from_template("now")), at(0));
+    let mut scheduler = scheduler_with(things);
+    scheduler.handle(WatchEvent::Set(made_for("before", 1)), at(0));
+    scheduler.handle(WatchEvent::Set(from_template("now")), at(0));
     assert_eq!((decide(&mut scheduler, 0), scheduler.count(QueuePlace::Gated)), (vec![], 1));
-    scheduler.tell(WatchEvent::Set(made_for("now", 2)), at(1));
+    scheduler.handle(WatchEvent::Set(made_for("now", 2)), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it is its own");
 }
 
@@ -202,7 +202,7 @@ fn pod_with_an_allocated_claim_is_bound_to_the_node_of_the_claim() {
         has("c", 1, "b", "g0", &["p", "other"]),
         user("p", "c"),
     ];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     // The claim is reserved already: there is nothing to write, and the result follows at once.
     let commands = decide(&mut scheduler, 0);
     let asked = reserves(&commands).expect("asked for");
@@ -214,7 +214,7 @@ fn pod_with_an_allocated_claim_is_bound_to_the_node_of_the_claim() {
 #[test]
 fn claim_used_by_no_other_pod_is_deallocated_if_its_node_is_unavailable() {
     let things = vec![class(), node("a", "4"), has("c", 1, "gone", "g0", &["p"]), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let commands = decide(&mut scheduler, 0);
     let gives = |command: &Command| match command {
         Command::GiveDevicesBack { claim, .. } => claim.metadata.name.clone(),
@@ -230,13 +230,13 @@ fn claim_used_by_no_other_pod_is_deallocated_if_its_node_is_unavailable() {
 #[test]
 fn devices_are_free_again_after_a_failed_reservation_write() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let (pod, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let error = Some("claim default/c got deleted in the meantime".to_owned());
     let reserved = ReservationResult { pod, number, claims: Vec::new(), error, made: None };
     scheduler.devices_reserved(reserved, at(1));
     let commands = scheduler.take_commands();
-    let (reason, why) = condition(&commands).expect("it is told");
+    let (reason, why) = condition(&commands).expect("a condition");
     assert_eq!(reason, "SchedulerError");
     assert!(why.ends_with("\"DynamicResources\": claim default/c got deleted in the meantime"));
     assert_eq!(scheduler.assumed(), 0);
@@ -250,7 +250,7 @@ fn devices_are_free_again_after_a_failed_reservation_write() {
 #[test]
 fn failed_binding_does_not_release_a_claim_reserved_by_then_for_another_pod() {
     let things = vec![class(), node("a", "9"), slice("a", &["g0"]), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
     let (pod, node) = answer(&mut scheduler, &asked, 1).iter().find_map(bound).expect("bound");
     // The claim loses its device before the result comes, and another pod uses it.
@@ -259,7 +259,7 @@ fn failed_binding_does_not_release_a_claim_reserved_by_then_for_another_pod() {
     for thing in
         [WatchedObject::ResourceClaim(read(free)), claim("d"), user("q", "c"), user("r", "d")]
     {
-        scheduler.tell(WatchEvent::Set(thing), at(2));
+        scheduler.handle(WatchEvent::Set(thing), at(2));
     }
     let (of, _, claims) = reserves(&decide(&mut scheduler, 2)).expect("it is reserved again");
     assert_eq!((&*of.uid, devices_of(&claims)), ("q", vec!["a/g0".to_owned()]));
@@ -271,11 +271,11 @@ fn failed_binding_does_not_release_a_claim_reserved_by_then_for_another_pod() {
 #[test]
 fn devices_of_a_deleted_pod_are_released_after_their_reservation_ended() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
-    scheduler.tell(WatchEvent::Gone(user("p", "c")), at(1));
-    scheduler.tell(WatchEvent::Set(claim("d")), at(1));
-    scheduler.tell(WatchEvent::Set(user("q", "d")), at(1));
+    scheduler.handle(WatchEvent::Gone(user("p", "c")), at(1));
+    scheduler.handle(WatchEvent::Set(claim("d")), at(1));
+    scheduler.handle(WatchEvent::Set(user("q", "d")), at(1));
     assert!(reserves(&decide(&mut scheduler, 1)).is_none(), "it may still be given away");
     let commands = answer(&mut scheduler, &asked, 2);
     let released = |command: &Command| match command {
@@ -285,9 +285,9 @@ fn devices_of_a_deleted_pod_are_released_after_their_reservation_ended() {
     assert_eq!(commands.iter().find_map(released), Some(("p".into(), 1)));
     // The claim has the device now, for any pod.
     assert!(reserves(&decide(&mut scheduler, 3)).is_none(), "it was given away");
-    scheduler.tell(WatchEvent::Gone(claim("c")), at(4));
+    scheduler.handle(WatchEvent::Gone(claim("c")), at(4));
     let key = ObjectKey::new("default", "c");
-    scheduler.tell(WatchEvent::Lost(WatchedKind::ResourceClaim, key), at(4));
+    scheduler.handle(WatchEvent::Lost(WatchedKind::ResourceClaim, key), at(4));
     assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is free");
 }
 
@@ -331,7 +331,7 @@ pub(super) fn waits(scheduler: &mut Scheduler) -> Vec<(&'static str, u64)> {
 #[test]
 fn a_pod_waits_until_its_devices_are_ready() {
     let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let commands = answer(&mut scheduler, &asked, 1);
     assert!(commands.iter().all(|command| bound(command).is_none()), "not ready");
@@ -343,7 +343,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
     assert_eq!(waits(&mut scheduler), [], "it has not ended");
     let mut claim = written(&asked.2, &asked.0).remove(0);
     let ready = said(&claim, "30", "Ready");
-    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(ready))), at(4));
+    scheduler.handle(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(ready))), at(4));
     let commands = scheduler.take_commands();
     assert!(commands.iter().any(|command| bound(command).is_some()), "ready");
     assert_eq!(waits(&mut scheduler), [("success", 3)]);
@@ -362,17 +362,17 @@ fn failed_device_or_deleted_claim_ends_the_wait_with_an_error() {
     };
     let gone: fn(&ResourceClaim) -> WatchEvent =
         |claim| WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(claim.clone())));
-    for (told, status, why) in [
+    for (change, status, why) in [
         (broken, "failure", "device binding failed: claim=c, reason=R, message=\"m\""),
         (gone, "error", "could not find ResourceClaim \"default/c\""),
     ] {
         let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
-        let mut scheduler = knowing(things);
+        let mut scheduler = scheduler_with(things);
         let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
         let _ = answer(&mut scheduler, &asked, 1);
         let claim = written(&asked.2, &asked.0).remove(0);
-        scheduler.tell(told(&claim), at(8));
-        let (reason, text) = condition(&scheduler.take_commands()).expect("it is told");
+        scheduler.handle(change(&claim), at(8));
+        let (reason, text) = condition(&scheduler.take_commands()).expect("a condition");
         let want = format!("running PreBind plugin \"DynamicResources\": {why}");
         assert_eq!((&*reason, text), ("SchedulerError", want));
         assert_eq!(waits(&mut scheduler), [(status, 7)]);
@@ -382,7 +382,7 @@ fn failed_device_or_deleted_claim_ends_the_wait_with_an_error() {
 #[test]
 fn devices_without_conditions_are_not_waited_for() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let commands = answer(&mut scheduler, &asked, 1);
     assert!(commands.iter().any(|command| bound(command).is_some()), "it is bound at once");
@@ -392,14 +392,14 @@ fn devices_without_conditions_are_not_waited_for() {
 #[test]
 fn devices_that_are_never_ready_are_given_up() {
     let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     assert_eq!(scheduler.next_due(false), Some(at(601)), "the time that they have");
     assert_eq!(scheduler.next_due(true), None, "who is asked meanwhile is waited for first");
     assert!(!scheduler.decide_next(at(601)));
     let commands = scheduler.take_commands();
-    let (_, why) = condition(&commands).expect("it is told");
+    let (_, why) = condition(&commands).expect("a condition");
     assert!(why.contains("device binding timeout"), "{why}");
     assert_eq!(waits(&mut scheduler), [("timeout", 600)]);
     let is_released = |command: &Command| matches!(command, Command::ReleaseDevices { .. });
@@ -413,7 +413,7 @@ fn devices_that_a_claim_was_given_before_are_given_up_before() {
     for (given, until, why) in
         [(302, 1 + 300, "claim=c"), (700, 1, "claim=c"), (2, 1 + 600, "context deadline exceeded")]
     {
-        let mut scheduler = knowing(things.clone());
+        let mut scheduler = scheduler_with(things.clone());
         let (pod, number, claims) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
         let mut claims = written(&claims, &pod);
         let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(given);
@@ -427,7 +427,7 @@ fn devices_that_a_claim_was_given_before_are_given_up_before() {
             assert_eq!(scheduler.next_due(false), Some(at(until)));
             scheduler.decide_next(at(until));
         }
-        let (_, said) = condition(&scheduler.take_commands()).expect("it is told");
+        let (_, said) = condition(&scheduler.take_commands()).expect("a condition");
         assert!(said.ends_with(&format!("device binding timeout: {why}")), "{said}");
         assert_eq!(waits(&mut scheduler), [("timeout", until - 1)]);
     }
@@ -447,7 +447,8 @@ fn a_claim_that_is_ready_does_not_end_the_wait_for_another() {
             {"name": "d", "resourceClaimName": "d"}]);
     });
     let slice = WatchedObject::ResourceSlice(read(offered));
-    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), claim("d"), both]);
+    let mut scheduler =
+        scheduler_with(vec![class(), node("a", "4"), slice, claim("c"), claim("d"), both]);
     let (pod, number, claims) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let first = devices_of(&claims[..1]).remove(0);
     let mut claims = written(&claims, &pod);
@@ -480,14 +481,15 @@ fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
                 "bindingFailureConditions": ["Broken"]}]},
     });
     let slice = WatchedObject::ResourceSlice(read(offered));
-    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    let mut scheduler =
+        scheduler_with(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     let mut given_back = written(&asked.2, &asked.0).remove(0);
     given_back.metadata.resource_version = Some("30".to_owned());
     given_back.status = None;
-    scheduler.tell(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(given_back))), at(2));
-    let (_, why) = condition(&scheduler.take_commands()).expect("it is told");
+    scheduler.handle(WatchEvent::Set(WatchedObject::ResourceClaim(Box::new(given_back))), at(2));
+    let (_, why) = condition(&scheduler.take_commands()).expect("a condition");
     assert!(why.ends_with("the devices of claim c were given back"), "{why}");
     scheduler.devices_released(&"p".into(), Vec::new(), at(3));
     let again = reserves(&decide(&mut scheduler, 20)).expect("it looks for others at once");
@@ -509,7 +511,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     let (class, pod) = offered();
     let two = ["g0", "g1"];
     let things = vec![class, node("a", "4"), node("b", "4"), slice("b", &two), pod];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
     assert_eq!(devices_of(&asked.2), ["b/g0", "b/g1"]);
     let [reserve] = &asked.2[..] else { panic!("{:?}", asked.2) };
@@ -532,10 +534,10 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     // It still exists when the pod is retried.
     scheduler.devices_released(&asked.0.uid, Vec::new(), at(2));
     let commands = decide(&mut scheduler, 20);
-    let (_, why) = condition(&commands).expect("it is told");
+    let (_, why) = condition(&commands).expect("a condition");
     assert!(why.contains("2 cannot schedule extended resource claim"), "{why}");
     assert!(why.contains("deletion of ResourceClaim completed"), "{why}");
-    scheduler.tell(WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(made))), at(21));
+    scheduler.handle(WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(made))), at(21));
     scheduler.gave_back(&asked.0.uid, true, Vec::new(), at(21));
     assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
 }
@@ -556,25 +558,25 @@ fn extended_resource_of_a_device_plugin_is_used_instead_of_dra_devices() {
     };
     // The device plugin offers too few; DRA devices serve only nodes without its resource.
     let few = vec![class.clone(), has("a", "1"), slice("a", &["g0", "g1"]), pod.clone()];
-    let commands = decide(&mut knowing(few), 0);
-    let (_, why) = condition(&commands).expect("it is told");
+    let commands = decide(&mut scheduler_with(few), 0);
+    let (_, why) = condition(&commands).expect("a condition");
     assert!(why.contains("1 Insufficient x.example/gpu"), "{why}");
     let enough = vec![class, has("a", "2"), slice("a", &["g0", "g1"]), pod];
-    let commands = decide(&mut knowing(enough), 0);
+    let commands = decide(&mut scheduler_with(enough), 0);
     assert!(commands.iter().any(|command| bound(command).is_some()), "nothing has to be made");
 }
 
 #[test]
 fn late_reservation_result_does_not_restore_a_deleted_claim() {
     let things = vec![class(), slice("n", &["g"]), node("n", "4"), claim("c"), user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("its claim is reserved");
-    scheduler.tell(WatchEvent::Gone(claim("c")), at(1));
+    scheduler.handle(WatchEvent::Gone(claim("c")), at(1));
     answer(&mut scheduler, &asked, 2);
     assert!(scheduler.cache.devices.claim(&ObjectKey::new("default", "c")).is_none());
     // Its device is free for the next claim.
-    scheduler.tell(WatchEvent::Set(claim("d")), at(3));
-    scheduler.tell(WatchEvent::Set(user("q", "d")), at(3));
+    scheduler.handle(WatchEvent::Set(claim("d")), at(3));
+    scheduler.handle(WatchEvent::Set(user("q", "d")), at(3));
     let (_, _, claims) = reserves(&decide(&mut scheduler, 3)).expect("the device is free");
     assert_eq!(devices_of(&claims), ["n/g"]);
 }
@@ -593,9 +595,9 @@ fn pod_scheduled_with_its_group_keeps_an_existing_claim_reservation() {
     let gates = GroupGates { gangs: true, ..GroupGates::default() };
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_groups(Groups::new(gates));
-    scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
-    scheduler.tell(WatchEvent::Set(WatchedObject::PodGroup(read(group))), at(0));
-    tell_all(&mut scheduler, &things);
+    scheduler.handle(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
+    scheduler.handle(WatchEvent::Set(WatchedObject::PodGroup(read(group))), at(0));
+    deliver_lists(&mut scheduler, &things);
     let commands = decide(&mut scheduler, 0);
     let releases = |command: &Command| matches!(command, Command::ReleaseDevices { .. });
     assert!(!commands.iter().any(releases), "{commands:?}");

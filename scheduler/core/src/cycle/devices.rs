@@ -180,12 +180,12 @@ impl Scheduler {
     pub(super) fn choose_devices(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         node: &str,
     ) -> Result<(), PodRejection> {
-        let profile = Rc::new(self.cache.profile(asked.profile).clone());
+        let profile = Rc::new(self.cache.profile(queued.profile).clone());
         self.cache.cluster.use_profile(&profile);
-        let claims = self.cache.device_claims(&asked.pod.whole(), &asked.spec, &profile);
+        let claims = self.cache.device_claims(&queued.pod.whole(), &queued.spec, &profile);
         let claims = claims.map_err(|why| PodRejection::error(why.reason))?;
         let Some(claims) = claims else { return Ok(()) };
         let row = self.cache.cluster.row(node);
@@ -207,11 +207,11 @@ impl Scheduler {
         let given = all.iter().filter_map(give).collect();
         crate::fault::pass("devices");
         self.devices.last += 1;
-        let (pod, number) = (pod_ref(asked, uid), self.devices.last);
-        let group = asked.group.as_ref().filter(|group| group.has_claims());
+        let (pod, number) = (pod_ref(queued, uid), self.devices.last);
+        let group = queued.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
         let (stage, late) = (DeviceStage::Chosen, None);
-        let is_said = !node_claims(&asked.pod.whole()).is_empty();
+        let is_said = !node_claims(&queued.pod.whole()).is_empty();
         let reserving =
             Reserving { pod, number, stage, all, given, group, late, statuses, is_said };
         self.devices.of_pods.insert(uid.clone(), reserving);
@@ -224,18 +224,18 @@ impl Scheduler {
     pub(super) fn count_devices(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         node: &str,
     ) -> Rc<PodSpec> {
         if !self.cache.devices.takes_of_nodes() {
-            return Rc::clone(&asked.spec);
+            return Rc::clone(&queued.spec);
         }
         let statuses = self.devices.of_pods.get(uid).map_or(&[][..], |one| &one.statuses);
-        if statuses.is_empty() && !asked.spec.requests.has_devices() {
-            return Rc::clone(&asked.spec);
+        if statuses.is_empty() && !queued.spec.requests.has_devices() {
+            return Rc::clone(&queued.spec);
         }
-        self.cache.devices.users.put(uid, asked.key.namespace(), statuses, node);
-        on_node(&asked.pod.whole(), &asked.spec, statuses)
+        self.cache.devices.users.put(uid, queued.key.namespace(), statuses, node);
+        on_node(&queued.pod.whole(), &queued.spec, statuses)
     }
 
     /// Starts the writes of a reservation; returns true if the binding has to wait for them.
@@ -281,15 +281,15 @@ impl Scheduler {
             one.stage = DeviceStage::Held;
             return self.devices_failed(uid, error, now);
         }
-        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
+        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.queued.profile);
         let until = now.saturating_add(self.cache.profile(profile).timeouts.device_binding);
         one.stage = DeviceStage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
         {
-            let (asked, node) = (Rc::clone(&assumed.asked), &assumed.node);
+            let (queued, node) = (Rc::clone(&assumed.queued), &assumed.node);
             let note = format!("waiting for binding conditions for device on node {node}");
-            self.note(&asked, false, "BindingConditionsPending", "Scheduling", note);
+            self.note(&queued, false, "BindingConditionsPending", "Scheduling", note);
         }
         self.look_at_devices(now);
     }
@@ -408,7 +408,7 @@ impl Scheduler {
 
     /// Returns the metric sample of a wait for devices.
     fn prepared(&self, uid: &Uid, one: &Reserving, status: &'static str, took: Duration) -> Fact {
-        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
+        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.queued.profile);
         let devices = one.all.iter().flat_map(|reserve| ready::drivers(&reserve.claim)).collect();
         Fact::Prepared { profile, status, took, devices }
     }
@@ -500,9 +500,9 @@ impl Scheduler {
     /// Returns a claim that is reserved for the group of an unschedulable pod, if the group has
     /// pods on nodes only in the current dry run.
     // k8s: dynamicresources.go unreservePodGroupClaims
-    pub(super) fn claim_of_group(&self, asked: &QueuedPod) -> Option<Rc<ResourceClaim>> {
-        let group = asked.group.as_ref().filter(|group| group.has_claims())?;
-        let known = self.cache.groups.as_ref()?.with_claims(&asked.pod.whole())?.ok()?;
+    pub(super) fn claim_of_group(&self, queued: &QueuedPod) -> Option<Rc<ResourceClaim>> {
+        let group = queued.group.as_ref().filter(|group| group.has_claims())?;
+        let known = self.cache.groups.as_ref()?.with_claims(&queued.pod.whole())?.ok()?;
         let cycle = self.group.as_ref()?;
         let for_now = |uid: &Uid| cycle.tried.iter().any(|tried| tried.uid == *uid);
         if group.placed().iter().any(|(_, uid)| !for_now(uid)) {
@@ -531,13 +531,13 @@ impl Scheduler {
     /// pod is held until the release is written: until then the cache shows the claim as reserved
     /// for the pod, so it would be bound without reserving it.
     // k8s: dynamicresources.go PostFilter
-    pub(super) fn give_back(&mut self, uid: &Uid, asked: &QueuedPod, claim: &Rc<ResourceClaim>) {
+    pub(super) fn give_back(&mut self, uid: &Uid, queued: &QueuedPod, claim: &Rc<ResourceClaim>) {
         // An earlier release is under way; the pod is decided again after it.
         if self.queue.get(uid).is_some_and(|waiting| waiting.pod.releases.get()) {
             return;
         }
         self.hold(uid);
-        let (pod, claim) = (pod_ref(asked, uid), Rc::clone(claim));
+        let (pod, claim) = (pod_ref(queued, uid), Rc::clone(claim));
         self.commands.push(Command::GiveDevicesBack { pod, claim });
     }
 

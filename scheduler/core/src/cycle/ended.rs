@@ -20,9 +20,9 @@ impl Scheduler {
             BindingResult::Bound => {
                 // A pod that is being bound stays in the queue until now.
                 let Some(waiting) = self.queue.get(&pod.uid) else { return };
-                let asked = Rc::clone(&waiting.pod);
+                let queued = Rc::clone(&waiting.pod);
                 self.facts.push(Fact::Bound {
-                    profile: asked.profile,
+                    profile: queued.profile,
                     took: now.saturating_sub(waiting.last_attempt),
                     all: now.saturating_sub(waiting.first_attempt.unwrap_or(now)),
                     attempts: waiting.attempts,
@@ -33,7 +33,7 @@ impl Scheduler {
                 self.plugins.post_bind(&pod.uid, node);
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.note(&asked, false, "Scheduled", "Binding", note);
+                self.note(&queued, false, "Scheduled", "Binding", note);
             }
             BindingResult::Failed(error) => {
                 self.failed(pod, error, now);

@@ -23,7 +23,7 @@ impl Scheduler {
     // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
     pub(super) fn preempt(
         &mut self,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         candidate: &Candidate,
         now: Duration,
     ) -> String {
@@ -32,12 +32,12 @@ impl Scheduler {
         // Victims that are already terminating are not deleted again.
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
         let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
-        let uid: Uid = cluster.text(asked.spec.key).into();
+        let uid: Uid = cluster.text(queued.spec.key).into();
         let all = candidate.victims.iter();
-        *asked.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
-        let pod = pod_ref(asked, &uid);
+        *queued.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
+        let pod = pod_ref(queued, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
-        let name = self.reporter(asked.profile);
+        let name = self.reporter(queued.profile);
         let related = Related::Pod(pod.clone());
         let makes_go = !victims.is_empty();
         if makes_go {
@@ -49,10 +49,10 @@ impl Scheduler {
         // An attempt without victims clears no other pod's nomination.
         // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
         if makes_go {
-            self.unseat(asked, &node, now);
+            self.unseat(queued, &node, now);
         }
         if !victims.is_empty() {
-            asked.preempts.set(true);
+            queued.preempts.set(true);
             self.commands.push(Command::Evict { victims, pod, message, notes });
         }
         node
@@ -77,9 +77,9 @@ impl Scheduler {
 
     /// Clears the nominations of lower-priority pods to the node.
     // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
-    fn unseat(&mut self, asked: &QueuedPod, node: &str, now: Duration) {
+    fn unseat(&mut self, queued: &QueuedPod, node: &str, now: Duration) {
         for (key, nominee) in self.cache.nominated_on(node) {
-            if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
+            if nominee.spec.priority >= queued.spec.priority || key == queued.spec.key {
                 continue;
             }
             self.make(&CacheDelta::Nominated { pod: key, old: Some(nominee), new: None }, now);

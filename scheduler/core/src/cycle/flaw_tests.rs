@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pintle_api_types::key::ObjectKey;
 use serde_json::json;
 
-use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
+use super::tests::{at, bound, condition, decide, node, pod, scheduler_with, with};
 use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 /// A pod on the only node, with two CPUs in one container and an invalid quantity in another.
@@ -23,12 +23,12 @@ fn readable_fields_of_an_invalid_pod_on_a_node_are_counted() {
     let web = with("web", "1", |pod| {
         pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
     });
-    let mut scheduler = knowing(vec![node("n", "3"), flawed("n"), pod("big", "2"), web]);
+    let mut scheduler = scheduler_with(vec![node("n", "3"), flawed("n"), pod("big", "2"), web]);
     let commands = decide(&mut scheduler, 0);
     assert!(commands.iter().all(|command| bound(command).is_none()), "{commands:?}");
     assert_eq!(scheduler.cache.unreadable(), BTreeMap::from([(WatchedKind::Pod, 1)]));
     let whole = with("old", "2", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(WatchEvent::Set(whole), at(1));
+    scheduler.handle(WatchEvent::Set(whole), at(1));
     assert_eq!(scheduler.cache.unreadable(), BTreeMap::from([(WatchedKind::Pod, 0)]));
 }
 
@@ -50,7 +50,7 @@ fn invalid_affinity_term_of_a_bound_pod_is_ignored_and_valid_terms_count() {
     };
     let labelled = with("p", "1", |pod| pod["metadata"]["labels"] = json!({"app": "web"}));
     let things = vec![node("n", "8"), pod("odd", "Sometimes"), labelled];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let commands = decide(&mut scheduler, 0);
     let (_, message) = condition(&commands).expect("it is rejected");
     assert!(message.contains("didn't satisfy existing pods anti-affinity rules"), "{message}");
@@ -61,9 +61,9 @@ fn pending_pod_with_an_invalid_field_gets_a_scheduler_error_condition() {
     let bad = with("bad", "1", |pod| {
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("lots");
     });
-    let mut scheduler = knowing(vec![node("n", "8"), bad, pod("good", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "8"), bad, pod("good", "1")]);
     let commands = decide(&mut scheduler, 0);
-    let (reason, message) = condition(&commands).expect("it is told");
+    let (reason, message) = condition(&commands).expect("a condition");
     assert_eq!(reason, "SchedulerError");
     assert!(message.contains("resources.requests") && message.contains("lots"), "{message}");
     assert_eq!(commands.iter().filter_map(bound).count(), 1, "others are not held up");
@@ -78,7 +78,7 @@ fn pod_relabelled_while_binding_no_longer_matches_an_anti_affinity_term() {
             pod["spec"]["nodeName"] = json!(node);
         })
     };
-    let mut scheduler = knowing(vec![node("n", "1"), labelled("z", None)]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), labelled("z", None)]);
     decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     let shy = with("shy", "100m", |pod| {
         pod["spec"]["affinity"] = json!({"podAntiAffinity":
@@ -86,9 +86,9 @@ fn pod_relabelled_while_binding_no_longer_matches_an_anti_affinity_term() {
                 "labelSelector": {"matchLabels": {"app": "z"}},
                 "topologyKey": "kubernetes.io/hostname"}]}});
     });
-    scheduler.tell(WatchEvent::Set(shy), at(1));
+    scheduler.handle(WatchEvent::Set(shy), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None, "it keeps away");
-    scheduler.tell(WatchEvent::Set(labelled("x", Some("n"))), at(2));
+    scheduler.handle(WatchEvent::Set(labelled("x", Some("n"))), at(2));
     let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("nobody is z");
     assert_eq!(second.key.name(), "shy");
 }
@@ -96,19 +96,20 @@ fn pod_relabelled_while_binding_no_longer_matches_an_anti_affinity_term() {
 #[test]
 fn pod_absent_from_two_lists_with_an_unnamed_item_is_removed() {
     let on_node = |name: &str| with(name, "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    let mut scheduler = knowing(vec![node("n", "3"), on_node("a"), on_node("b"), on_node("c")]);
+    let mut scheduler =
+        scheduler_with(vec![node("n", "3"), on_node("a"), on_node("b"), on_node("c")]);
     let lists = [
         (vec!["a", "c"], ["a", "b", "c"].as_slice()),
         (vec!["a", "b"], &["a", "b", "c"]),
         (vec!["a", "b"], &["a", "b"]),
     ];
     for (listed, left) in lists {
-        scheduler.tell(WatchEvent::Begun(WatchedKind::Pod), at(1));
+        scheduler.handle(WatchEvent::Begun(WatchedKind::Pod), at(1));
         listed
             .into_iter()
-            .for_each(|name| _ = scheduler.tell(WatchEvent::Listed(on_node(name)), at(1)));
-        scheduler.tell(WatchEvent::Unreadable(WatchedKind::Pod, None), at(1));
-        scheduler.tell(WatchEvent::Complete(WatchedKind::Pod), at(1));
+            .for_each(|name| _ = scheduler.handle(WatchEvent::Listed(on_node(name)), at(1)));
+        scheduler.handle(WatchEvent::Unreadable(WatchedKind::Pod, None), at(1));
+        scheduler.handle(WatchEvent::Complete(WatchedKind::Pod), at(1));
         let known = ["a", "b", "c"]
             .into_iter()
             .filter(|name| scheduler.cache.node_of(&ObjectKey::new("default", name)).is_some());

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::device_tests::{claim, class, devices_of, has, reserves, slice, user};
-use super::tests::{at, condition, decide, knowing, node, with};
+use super::tests::{at, condition, decide, node, scheduler_with, with};
 use super::wake_tests::node_like;
 use super::*;
 use crate::pod_fields::PodRef;
@@ -13,14 +13,14 @@ use crate::watch_event::{WatchEvent, WatchedObject};
 fn who_gives_back() -> (Scheduler, PodRef) {
     let stranded = has("c", 1, "gone", "g0", &["p"]);
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), stranded, user("p", "c")];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let gives = |command: &Command| match command {
         Command::GiveDevicesBack { pod, .. } => Some(pod.clone()),
         _ => None,
     };
     let pod = decide(&mut scheduler, 0).iter().find_map(gives).expect("it gives them back");
     // The claim fits now, and is still reserved for the pod in the cache.
-    scheduler.tell(WatchEvent::Set(node("gone", "4")), at(1));
+    scheduler.handle(WatchEvent::Set(node("gone", "4")), at(1));
     assert!(reserves(&decide(&mut scheduler, 60)).is_none(), "nobody knows whose the claim is");
     (scheduler, pod)
 }
@@ -62,11 +62,11 @@ fn claim_is_not_deallocated_for_a_node_blocked_by_other_pods() {
         let own = has("c", 1, "b", "g0", &["p"]);
         let things = [class(), node("a", "4"), closed.clone(), slice("b", &["g0"]), own];
         let pods = [in_the_way, user("p", "c")];
-        let mut scheduler = knowing(things.into_iter().chain(pods).collect());
+        let mut scheduler = scheduler_with(things.into_iter().chain(pods).collect());
         let commands = decide(&mut scheduler, 0);
         let gives = |command: &&Command| matches!(command, Command::GiveDevicesBack { .. });
         assert_eq!(commands.iter().find(gives), None);
-        let (_, message) = condition(&commands).expect("it is told why");
+        let (_, message) = condition(&commands).expect("a condition");
         assert!(message.contains(". still not schedulable, preemption: 0/2 nodes"), "{message}");
     }
 }

@@ -84,7 +84,7 @@ pub(super) struct GroupCycle {
 impl GroupCycle {
     /// Returns the pods of the group that are decided, the current one excepted.
     pub(super) fn pods(&self) -> Vec<(Uid, Rc<QueuedPod>)> {
-        let tried = self.tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
+        let tried = self.tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.queued)));
         tried.chain(self.left.iter().cloned()).collect()
     }
 }
@@ -93,7 +93,7 @@ impl GroupCycle {
 #[derive(Debug)]
 pub(super) struct Tried {
     pub(super) uid: Uid,
-    pub(super) asked: Rc<QueuedPod>,
+    pub(super) queued: Rc<QueuedPod>,
     pub(super) place: Option<ReservedNode>,
     /// Why it has no node, or cannot have it yet.
     why: Option<PodRejection>,
@@ -115,16 +115,16 @@ pub(super) struct ReservedNode {
 impl Scheduler {
     /// Decides all pending pods of the group of this pod.
     // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
-    pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<QueuedPod>, now: Duration) {
-        let Some(group) = asked.group.clone() else { return };
-        let mut all = vec![(uid.clone(), asked)];
+    pub(super) fn decide_group(&mut self, uid: Uid, queued: Rc<QueuedPod>, now: Duration) {
+        let Some(group) = queued.group.clone() else { return };
+        let mut all = vec![(uid.clone(), queued)];
         for other in group.waiting().into_iter().filter(|other| *other != uid) {
-            all.extend(self.queue.pop_this(&other, now).map(|asked| (other, asked)));
+            all.extend(self.queue.pop_this(&other, now).map(|queued| (other, queued)));
         }
-        all.sort_by_key(|(uid, asked)| {
+        all.sort_by_key(|(uid, queued)| {
             let waiting = self.queue.get(uid);
             let since = waiting.map(|waiting| (waiting.first_attempt, waiting.number()));
-            (Reverse(asked.spec.priority), since)
+            (Reverse(queued.spec.priority), since)
         });
         let profile = all[0].1.profile;
         if let Some((_, other)) = all.iter().find(|(_, other)| other.profile != profile) {
@@ -134,13 +134,13 @@ impl Scheduler {
                 "all pods in a single pod group should have the same .spec.schedulerName set, \
                  got: {other:?} and {first:?}"
             );
-            for (uid, asked) in all {
-                self.refuse(&uid, &asked, PodRejection::error(error.clone()), now);
+            for (uid, queued) in all {
+                self.refuse(&uid, &queued, PodRejection::error(error.clone()), now);
             }
             return;
         }
-        all.retain(|(uid, asked)| {
-            let skips = self.skips(uid, asked);
+        all.retain(|(uid, queued)| {
+            let skips = self.skips(uid, queued);
             if skips {
                 self.queue.done(uid);
             }
@@ -189,12 +189,12 @@ impl Scheduler {
             };
             match next {
                 // The pod was deleted or bound by another scheduler during an extender call.
-                Some((uid, asked)) if !self.still_waits(&uid, &asked) => self.queue.done(&uid),
-                Some((uid, asked)) => {
+                Some((uid, queued)) if !self.still_waits(&uid, &queued) => self.queue.done(&uid),
+                Some((uid, queued)) => {
                     self.decides_since = now;
-                    let found = self.find(&uid, &asked, &Said::Nothing, now);
+                    let found = self.find(&uid, &queued, &Said::Nothing, now);
                     self.count_found(&found, now);
-                    self.found_for_group(&uid, &asked, found, now);
+                    self.found_for_group(&uid, &queued, found, now);
                 }
                 None => {
                     let Some(mut cycle) = self.group.take() else { return };
@@ -231,11 +231,11 @@ impl Scheduler {
     pub(super) fn goes_on(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         found: Result<NodeSearch, PodRejection>,
         now: Duration,
     ) {
-        self.found_for_group(uid, asked, found, now);
+        self.found_for_group(uid, queued, found, now);
         self.go_on(now);
     }
 
@@ -243,7 +243,7 @@ impl Scheduler {
     pub(super) fn found_for_group(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         found: Result<NodeSearch, PodRejection>,
         now: Duration,
     ) {
@@ -255,11 +255,11 @@ impl Scheduler {
                 (node.map(Rc::from), None, Some(why))
             }
         };
-        let (uid, asked) = (uid.clone(), Rc::clone(asked));
-        let mut tried = Tried { uid, asked, place: None, why, devices: None };
+        let (uid, queued) = (uid.clone(), Rc::clone(queued));
+        let mut tried = Tried { uid, queued, place: None, why, devices: None };
         if let Some(node) = node {
             self.plugins.keep(&tried.uid, attempt, &node);
-            match self.reserve(&tried.uid, &tried.asked, node, now) {
+            match self.reserve(&tried.uid, &tried.queued, node, now) {
                 Ok(place) => tried.place = Some(place),
                 Err(why) => tried.why = Some(why),
             }
@@ -288,40 +288,40 @@ impl Scheduler {
     fn reserve(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         node: Rc<str>,
         now: Duration,
     ) -> Result<ReservedNode, PodRejection> {
-        if let Err(error) = self.choose_devices(uid, asked, &node) {
+        if let Err(error) = self.choose_devices(uid, queued, &node) {
             self.unreserve(uid);
             return Err(error);
         }
-        self.choose_volumes(uid, asked, &node);
+        self.choose_volumes(uid, queued, &node);
         if let Err(why) = self.within_budget() {
             self.give_up_choices(uid, now);
             return Err(why);
         }
-        let pod = asked.spec.key;
+        let pod = queued.spec.key;
         let kept = self.cache.nomination(pod).cloned();
-        let spec = self.count_devices(uid, asked, &node);
+        let spec = self.count_devices(uid, queued, &node);
         self.cache.make(&CacheDelta::Bound(spec, Rc::clone(&node)));
         if kept.is_some() {
             self.cache.make(&CacheDelta::Nominated { pod, old: kept.clone(), new: None });
         }
-        self.cache.volumes.users.put(uid, &asked.pod.whole(), &node);
-        if let Some(group) = &asked.group {
+        self.cache.volumes.users.put(uid, &queued.pod.whole(), &node);
+        if let Some(group) = &queued.group {
             group.assume(uid);
         }
         let attempt = self.plugins.attempt(uid).cloned();
-        let permission = self.permission(uid, asked, &node);
+        let permission = self.permission(uid, queued, &node);
         let is_permitted = permission.as_ref().is_ok_and(|pending| pending.is_empty());
         let reserved = ReservedNode { node, attempt, kept, is_permitted };
         match permission {
             Ok(_) => Ok(reserved),
             Err(stopped) => {
                 self.forget_devices(uid, now);
-                self.take_back(uid, asked, &reserved);
-                Err(self.why(asked, stopped))
+                self.take_back(uid, queued, &reserved);
+                Err(self.why(queued, stopped))
             }
         }
     }
@@ -331,22 +331,22 @@ impl Scheduler {
     fn take_back(
         &mut self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         reserved: &ReservedNode,
     ) -> Option<Reserving> {
         self.forget_volumes(uid);
         let devices = self.unchoose_devices(uid);
         self.unreserve(uid);
-        if let Some(group) = &asked.group {
+        if let Some(group) = &queued.group {
             group.forget(uid);
         }
-        let pod = asked.spec.key;
+        let pod = queued.spec.key;
         // Another scheduler may have bound the pod during an extender call.
-        if self.cache.node_of(&asked.key).is_some() {
+        if self.cache.node_of(&queued.key).is_some() {
             return devices;
         }
         self.cache.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
-        if reserved.kept.is_some() && self.cache.waiting(&asked.key).is_some() {
+        if reserved.kept.is_some() && self.cache.waiting(&queued.key).is_some() {
             let new = reserved.kept.clone();
             self.cache.make(&CacheDelta::Nominated { pod, old: None, new });
         }
@@ -354,9 +354,9 @@ impl Scheduler {
     }
 
     pub(super) fn take_all_back(&mut self, tried: &mut [Tried]) {
-        for Tried { uid, asked, place, devices, .. } in tried.iter_mut().rev() {
+        for Tried { uid, queued, place, devices, .. } in tried.iter_mut().rev() {
             if let Some(reserved) = place {
-                *devices = self.take_back(uid, asked, reserved);
+                *devices = self.take_back(uid, queued, reserved);
             }
         }
     }
@@ -376,8 +376,8 @@ impl Scheduler {
             self.unreserve_of_group(&group, unreserved);
         }
         let mut bound = Vec::new();
-        for Tried { uid, asked, place, why, devices } in tried {
-            if !self.still_waits(&uid, &asked) {
+        for Tried { uid, queued, place, why, devices } in tried {
+            if !self.still_waits(&uid, &queued) {
                 devices.into_iter().for_each(|devices| _ = self.release_devices(devices, now));
                 self.queue.done(&uid);
                 continue;
@@ -388,7 +388,7 @@ impl Scheduler {
                 (GroupOutcome::Fits, Some(reserved), None) => {
                     bound.push(uid.clone());
                     self.plugins.keep(&uid, reserved.attempt, &reserved.node);
-                    self.assume(&uid, asked, &reserved.node, now);
+                    self.assume(&uid, queued, &reserved.node, now);
                     continue;
                 }
                 (GroupOutcome::NeedsRoom, Some(reserved), None) => {
@@ -402,12 +402,12 @@ impl Scheduler {
                 self.release_devices(devices, now);
             }
             for (_, claim) in gives_back.iter().filter(|(of, _)| *of == uid) {
-                self.give_back(&uid, &asked, claim);
+                self.give_back(&uid, &queued, claim);
             }
-            self.refuse(&uid, &asked, why, now);
+            self.refuse(&uid, &queued, why, now);
         }
-        for (uid, asked) in left {
-            if !self.still_waits(&uid, &asked) {
+        for (uid, queued) in left {
+            if !self.still_waits(&uid, &queued) {
                 self.queue.done(&uid);
                 continue;
             }
@@ -415,7 +415,7 @@ impl Scheduler {
                 GroupOutcome::Failed(error) => PodRejection::error(error.clone()),
                 _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),
             };
-            self.refuse(&uid, &asked, why, now);
+            self.refuse(&uid, &queued, why, now);
         }
         // The nodes of pods that still wait for Permit are not reported yet.
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::device_tests::{answer, claim, class, devices_of, has, read, slice};
-use super::group_tests::told;
+use super::group_tests::conditions;
 use super::tests::{
-    answer as said, at, bound, decide, node, question, tell_all, with, without_second_look,
+    answer as said, at, bound, decide, deliver_lists, node, question, with, without_second_look,
 };
 use super::*;
 use crate::groups::{GroupGates, Groups};
@@ -40,21 +40,21 @@ fn member(name: &str, change: impl FnOnce(&mut Value)) -> WatchedObject {
     })
 }
 
-fn knowing(gates: GroupGates, things: &[WatchedObject]) -> Scheduler {
+fn scheduler_with(gates: GroupGates, things: &[WatchedObject]) -> Scheduler {
     asking(gates, Vec::new(), things)
 }
 
 fn asking(gates: GroupGates, extenders: Vec<Extender>, things: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_groups(Groups::new(gates)).with_extenders(extenders);
-    scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
+    scheduler.handle(WatchEvent::Complete(WatchedKind::PodGroup), at(0));
     let is_group = |thing: &&WatchedObject| thing.kind() == WatchedKind::PodGroup;
     for thing in things.iter().filter(is_group) {
-        scheduler.tell(WatchEvent::Set(thing.clone()), at(0));
+        scheduler.handle(WatchEvent::Set(thing.clone()), at(0));
     }
     let others: Vec<WatchedObject> =
         things.iter().filter(|thing| !is_group(thing)).cloned().collect();
-    tell_all(&mut scheduler, &others);
+    deliver_lists(&mut scheduler, &others);
     scheduler
 }
 
@@ -99,20 +99,20 @@ fn pods_of_a_group_share_the_pending_allocation_of_their_claim() {
     for gates in [WITHOUT, WITH] {
         let things: Vec<WatchedObject> =
             pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
-        let mut scheduler = knowing(gates, &things);
+        let mut scheduler = scheduler_with(gates, &things);
         let all = all_reserves(&decide(&mut scheduler, 0));
         assert_eq!(users(&all), ["a: itself", "b: itself"]);
         assert_eq!(devices_of(&all[0].2), devices_of(&all[1].2));
         // No other pod gets the device, whichever of the two is first.
         let commands = answer(&mut scheduler, &all[1], 1);
         assert_eq!(commands.iter().find_map(bound).expect("a pod").0.uid, "b".into());
-        scheduler.tell(
+        scheduler.handle(
             WatchEvent::Set(with("x", "1", |pod| {
                 pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
             })),
             at(2),
         );
-        scheduler.tell(WatchEvent::Set(claim("d")), at(2));
+        scheduler.handle(WatchEvent::Set(claim("d")), at(2));
         let others = all_reserves(&decide(&mut scheduler, 2));
         assert_ne!(devices_of(&others[0].2), devices_of(&all[0].2));
         let commands = answer(&mut scheduler, &all[0], 3);
@@ -123,7 +123,7 @@ fn pods_of_a_group_share_the_pending_allocation_of_their_claim() {
 #[test]
 fn pending_allocation_is_dropped_when_no_pod_of_the_group_needs_the_claim() {
     let things: Vec<WatchedObject> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
-    let mut scheduler = knowing(WITHOUT, &things);
+    let mut scheduler = scheduler_with(WITHOUT, &things);
     let all = all_reserves(&decide(&mut scheduler, 0));
     let fails = |scheduler: &mut Scheduler, at_second| {
         let one: &(PodRef, u64, Vec<Reserve>) = &all[at_second as usize - 1];
@@ -132,20 +132,20 @@ fn pending_allocation_is_dropped_when_no_pod_of_the_group_needs_the_claim() {
         scheduler.devices_reserved(reserved, at(at_second));
     };
     // With a single device on its node no other pod could have one.
-    scheduler.tell(WatchEvent::Set(slice("n", &["g0"])), at(0));
+    scheduler.handle(WatchEvent::Set(slice("n", &["g0"])), at(0));
     let is_given = |scheduler: &mut Scheduler, now| {
-        scheduler.tell(WatchEvent::Set(claim("d")), at(now));
+        scheduler.handle(WatchEvent::Set(claim("d")), at(now));
         let other = |pod: &mut Value| {
             pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
         };
-        scheduler.tell(WatchEvent::Set(with("x", "1", other)), at(now));
+        scheduler.handle(WatchEvent::Set(with("x", "1", other)), at(now));
         let found = all_reserves(&decide(scheduler, now));
-        scheduler.tell(WatchEvent::Gone(with("x", "1", other)), at(now));
+        scheduler.handle(WatchEvent::Gone(with("x", "1", other)), at(now));
         !found.iter().any(|(pod, ..)| &*pod.uid == "x")
     };
     fails(&mut scheduler, 1);
     assert!(is_given(&mut scheduler, 1), "the other one wants it still");
-    scheduler.tell(WatchEvent::Gone(member("a", |_| {})), at(1));
+    scheduler.handle(WatchEvent::Gone(member("a", |_| {})), at(1));
     fails(&mut scheduler, 2);
     assert!(!is_given(&mut scheduler, 2));
 }
@@ -156,11 +156,11 @@ fn pending_allocation_of_a_claim_cannot_be_deallocated() {
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"]), claim("c")];
     let things: Vec<WatchedObject> = base.into_iter().chain([group(|_| {})]).chain(pods).collect();
-    let mut scheduler = knowing(WITHOUT, &things);
+    let mut scheduler = scheduler_with(WITHOUT, &things);
     let commands = decide(&mut scheduler, 0);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
     assert!(!commands.iter().any(gives), "{commands:?}");
-    let (pods, _) = told(&commands);
+    let (pods, _) = conditions(&commands);
     assert_eq!(pods.len(), 2);
     let alone = "0/2 nodes are available: 1 Insufficient cpu, 1 resourceclaim not available on the \
         node. still not schedulable, ";
@@ -200,7 +200,7 @@ fn in_two_racks(least: u32, pods: Vec<WatchedObject>) -> Vec<Command> {
     let base = [in_rack("m", "x"), in_rack("n", "y"), class(), slice("n", &["g0"])];
     let claim = has("c", 1, "n", "g0", &["a"]);
     let things: Vec<WatchedObject> = base.into_iter().chain([racked, claim]).chain(pods).collect();
-    let mut scheduler = knowing(GroupGates { topology: true, ..WITHOUT }, &things);
+    let mut scheduler = scheduler_with(GroupGates { topology: true, ..WITHOUT }, &things);
     decide(&mut scheduler, 0)
 }
 
@@ -208,18 +208,18 @@ fn in_two_racks(least: u32, pods: Vec<WatchedObject>) -> Vec<Command> {
 fn a_claim_of_a_group_is_reserved_for_the_group() {
     let things: Vec<WatchedObject> =
         pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
-    let mut scheduler = knowing(WITH, &things);
+    let mut scheduler = scheduler_with(WITH, &things);
     let all = all_reserves(&decide(&mut scheduler, 0));
     assert_eq!(users(&all), ["a: uid-g", "b: uid-g"]);
     let user = all[0].2[0].user.as_ref().expect("a group");
     let of = (user.api_group.as_deref(), &*user.resource, &*user.name);
     assert_eq!(of, (Some("scheduling.k8s.io"), "podgroups", "g"));
     // Without the gate, or if the group names it differently, the claim is reserved for the pods.
-    let mut scheduler = knowing(WITHOUT, &things);
+    let mut scheduler = scheduler_with(WITHOUT, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
     let other = with_claim(|group| group["spec"]["resourceClaims"][0]["name"] = json!("other"));
     let things: Vec<WatchedObject> = pair(other).into_iter().chain([claim("c")]).collect();
-    let mut scheduler = knowing(WITH, &things);
+    let mut scheduler = scheduler_with(WITH, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
 }
 
@@ -240,10 +240,10 @@ fn of_group(device: &str) -> WatchedObject {
 fn claim_reserved_for_the_group_is_not_reserved_for_its_pods_again() {
     let things: Vec<WatchedObject> =
         pair(with_claim(|_| {})).into_iter().chain([of_group("g0")]).collect();
-    let mut scheduler = knowing(WITH, &things);
+    let mut scheduler = scheduler_with(WITH, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!(users(&all_reserves(&commands)), ["a: nobody", "b: nobody"]);
-    let mut scheduler = knowing(WITHOUT, &things);
+    let mut scheduler = scheduler_with(WITHOUT, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
 }
 
@@ -273,7 +273,7 @@ fn claim_created_for_a_group_is_used_by_its_pods() {
         });
         let base = [node("n", "4"), class(), slice("n", &["g0"]), group, claim];
         let things: Vec<WatchedObject> = base.into_iter().chain(pods.clone()).collect();
-        let mut scheduler = knowing(gates, &things);
+        let mut scheduler = scheduler_with(gates, &things);
         users(&all_reserves(&decide(&mut scheduler, 0)))
     };
     assert_eq!(of(WITH, made("g", "PodGroup")), ["a: uid-g", "b: uid-g"]);
@@ -292,10 +292,10 @@ fn unschedulable_group_releases_its_claim_unless_one_of_its_pods_has_a_node() {
         let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
         base.chain(pods).chain(more).collect::<Vec<WatchedObject>>()
     };
-    let mut scheduler = knowing(WITH, &full(Vec::new()));
+    let mut scheduler = scheduler_with(WITH, &full(Vec::new()));
     let commands = decide(&mut scheduler, 0);
     assert_eq!(releases(&commands), ["uid-g c"]);
-    let (pods, _) = told(&commands);
+    let (pods, _) = conditions(&commands);
     let says = |text: &str| pods.iter().filter(|(.., message)| message.contains(text)).count();
     assert_eq!(says("ResourceClaim unreserved for PodGroup, preemption"), 1, "{pods:?}");
     // Then its devices are deallocated.
@@ -309,11 +309,11 @@ fn unschedulable_group_releases_its_claim_unless_one_of_its_pods_has_a_node() {
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let basic = with_claim(|group| group["spec"]["schedulingPolicy"] = json!({"basic": {}}));
     let things: Vec<WatchedObject> = base.into_iter().chain([basic]).chain(pods).collect();
-    let mut scheduler = knowing(WITH, &things);
+    let mut scheduler = scheduler_with(WITH, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((all_reserves(&commands).len(), releases(&commands)), (1, vec![]));
     let placed = member("z", |pod| pod["spec"]["nodeName"] = json!("n"));
-    let mut scheduler = knowing(WITH, &full(vec![placed]));
+    let mut scheduler = scheduler_with(WITH, &full(vec![placed]));
     assert_eq!(releases(&decide(&mut scheduler, 0)), [""; 0]);
 }
 
@@ -322,11 +322,11 @@ fn group_is_not_decided_before_its_claim_release_is_written() {
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
     let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
-    let mut scheduler = knowing(WITH, &base.chain(pods).collect::<Vec<_>>());
+    let mut scheduler = scheduler_with(WITH, &base.chain(pods).collect::<Vec<_>>());
     assert_eq!(releases(&decide(&mut scheduler, 0)), ["uid-g c"]);
     // There is room now, and the cache shows the claim as the group's; a new pod waits as well.
-    scheduler.tell(WatchEvent::Set(node("n", "4")), at(1));
-    scheduler.tell(WatchEvent::Set(member("z", |_| {})), at(1));
+    scheduler.handle(WatchEvent::Set(node("n", "4")), at(1));
+    scheduler.handle(WatchEvent::Set(member("z", |_| {})), at(1));
     assert_eq!(all_reserves(&decide(&mut scheduler, 60)), []);
     let WatchedObject::ResourceClaim(free) = has("c", 6, "n", "g0", &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
@@ -346,7 +346,7 @@ fn pod_added_during_an_extender_call_is_held_with_its_group() {
     let things: Vec<WatchedObject> = base.into_iter().chain(pods).collect();
     let mut scheduler = asking(WITH, vec![extender], &things);
     let first = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    scheduler.tell(WatchEvent::Set(member("z", |_| {})), at(1));
+    scheduler.handle(WatchEvent::Set(member("z", |_| {})), at(1));
     let none = crate::extender::consulted::Nodes::default;
     scheduler.consulted(said(&first, none()), at(2));
     let mut commands = decide(&mut scheduler, 2);

@@ -100,9 +100,9 @@ impl Scheduler {
         let tried = std::mem::take(&mut cycle.tried);
         let before = (tried, std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere));
         let rejected_by = before.0.iter().map(|tried| {
-            let asked = Rc::clone(&tried.asked);
-            let by = asked.rejected_by.borrow().clone();
-            (asked, by)
+            let queued = Rc::clone(&tried.queued);
+            let by = queued.rejected_by.borrow().clone();
+            (queued, by)
         });
         let rejected_by = rejected_by.collect();
         // A group without constraints is tried on all nodes.
@@ -127,10 +127,10 @@ impl Scheduler {
         if preemptor.has_topology {
             return rejected(HAS_TOPOLOGY);
         }
-        let tried = cycle.tried.iter().map(|tried| &tried.asked);
-        let mut pods = tried.chain(cycle.left.iter().map(|(_, asked)| asked));
-        let never = |asked: &Rc<QueuedPod>| {
-            let pod = asked.pod.whole();
+        let tried = cycle.tried.iter().map(|tried| &tried.queued);
+        let mut pods = tried.chain(cycle.left.iter().map(|(_, queued)| queued));
+        let never = |queued: &Rc<QueuedPod>| {
+            let pod = queued.pod.whole();
             let policy = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref());
             policy == Some("Never")
         };
@@ -206,8 +206,8 @@ impl Scheduler {
     /// Restores the state before the search.
     pub(super) fn end_search(&mut self, cycle: &mut GroupCycle, mut search: VictimSearch) {
         search.all.iter_mut().for_each(|one| self.show(one));
-        for (asked, by) in search.rejected_by {
-            *asked.rejected_by.borrow_mut() = by;
+        for (queued, by) in search.rejected_by {
+            *queued.rejected_by.borrow_mut() = by;
         }
         (cycle.tried, cycle.came) = search.before;
         cycle.left.clear();
@@ -282,7 +282,7 @@ impl Scheduler {
 
 /// Prepares another dry run of all pods.
 fn looks_again(cycle: &mut GroupCycle, search: VictimSearch) {
-    let again = search.before.0.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
+    let again = search.before.0.iter().map(|one| (one.uid.clone(), Rc::clone(&one.queued)));
     cycle.left = again.collect();
     cycle.needs_room = false;
     cycle.search = Some(search);

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::command::Related;
-use super::group_tests::{Text, all_bound, knowing_groups, results, telling, texts, told};
+use super::group_tests::{
+    Text, all_bound, conditions, results, scheduler_with_groups, texts, with_groups_and_lists,
+};
 use super::tests::{at, decide, node, object, pod_value};
 use super::*;
 use crate::groups::GroupGates;
@@ -70,7 +72,7 @@ fn low(name: &str, priority: i32) -> WatchedObject {
 }
 
 fn deciding(things: &[WatchedObject]) -> (Scheduler, Vec<Command>) {
-    let mut scheduler = knowing_groups(GATES, things);
+    let mut scheduler = scheduler_with_groups(GATES, things);
     let commands = decide(&mut scheduler, 0);
     (scheduler, commands)
 }
@@ -89,7 +91,7 @@ fn refused(things: &[WatchedObject]) -> Vec<Text> {
     let (scheduler, commands) = deciding(things);
     assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
     assert_eq!(scheduler.assumed(), 0);
-    told(&commands).1
+    conditions(&commands).1
 }
 
 fn unschedulable(why: &str) -> Vec<Text> {
@@ -130,15 +132,15 @@ fn gang_preempts_as_a_whole_and_is_bound_after_its_victims_are_deleted() {
         ["c", "Unschedulable", alone],
     ]);
     let groups = texts(&[["False", "Unschedulable", UNSCHEDULABLE]]);
-    assert_eq!(told(&commands), (pods, groups));
+    assert_eq!(conditions(&commands), (pods, groups));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     assert_eq!(scheduler.cache.nominated_on("n").len(), 1);
     // No pod of the group is decided before the preemption ends, not even a new one.
-    scheduler.tell(WatchEvent::Gone(low("x", 10)), at(60));
-    scheduler.tell(WatchEvent::Set(member("d", "g", 100)), at(60));
+    scheduler.handle(WatchEvent::Gone(low("x", 10)), at(60));
+    scheduler.handle(WatchEvent::Set(member("d", "g", 100)), at(60));
     assert_eq!(decide(&mut scheduler, 60), []);
     assert_eq!(scheduler.count(QueuePlace::Gated), 4);
-    scheduler.tell(WatchEvent::Gone(low("y", 10)), at(61));
+    scheduler.handle(WatchEvent::Gone(low("y", 10)), at(61));
     ended(&mut scheduler, true, 61);
     let commands = decide(&mut scheduler, 120);
     assert_eq!(all_bound(&commands), ["a@n", "b@n", "c@n"]);
@@ -246,8 +248,8 @@ fn group_condition_reports_why_no_pod_is_preempted_for_the_group() {
         "default preemption plugin is not registered, workload aware preemption is disabled";
     let profile = pintle_sched_core::Profile { preemption: false, ..Default::default() };
     let scheduler = Scheduler::new(vec![profile], super::tests::without_second_look(), 1);
-    let mut scheduler = telling(scheduler, GATES, &base(gang("g", 100, 1)));
-    assert_eq!(told(&decide(&mut scheduler, 0)).1, unschedulable(disabled));
+    let mut scheduler = with_groups_and_lists(scheduler, GATES, &base(gang("g", 100, 1)));
+    assert_eq!(conditions(&decide(&mut scheduler, 0)).1, unschedulable(disabled));
 }
 
 #[test]
@@ -261,10 +263,10 @@ fn group_with_topology_constraints_preempts_no_pod() {
     let things =
         |group: WatchedObject| [node("n", "1"), group, low("x", 10), member("a", "g", 100)];
     let of = |group: WatchedObject| {
-        let mut scheduler = knowing_groups(gates, &things(group));
+        let mut scheduler = scheduler_with_groups(gates, &things(group));
         let commands = decide(&mut scheduler, 0);
         let gone = victims(&commands).len();
-        (gone, told(&commands).1)
+        (gone, conditions(&commands).1)
     };
     let no =
         "workload aware preemption is not supported for pod groups with scheduling constraints";
@@ -286,7 +288,7 @@ fn basic_group_preempts_for_one_pod_at_a_time() {
     things.extend(["a", "b"].map(|name| member(name, "g", 100)));
     let (mut scheduler, commands) = deciding(&things);
     assert_eq!(victims(&commands), ["x"]);
-    scheduler.tell(WatchEvent::Gone(low("x", 10)), at(1));
+    scheduler.handle(WatchEvent::Gone(low("x", 10)), at(1));
     ended(&mut scheduler, true, 1);
     // One pod of the group fits, so there is no preemption for the others.
     let commands = decide(&mut scheduler, 60);
@@ -305,7 +307,7 @@ fn terminating_victim_of_a_group_is_not_evicted_again() {
     things.push(pod("x", None, 1, going));
     let (mut scheduler, commands) = deciding(&things);
     assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
-    assert_eq!(told(&commands).1, texts(&[["False", "Unschedulable", UNSCHEDULABLE]]));
+    assert_eq!(conditions(&commands).1, texts(&[["False", "Unschedulable", UNSCHEDULABLE]]));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     // Nothing is written: the group is not held.
     assert_eq!(scheduler.count(QueuePlace::Gated), 0);

@@ -60,21 +60,21 @@ mod tests {
 
     use super::*;
     use crate::cycle::tests::{
-        at, decide, knowing, node, pod, tell_all, with, without_second_look,
+        at, decide, deliver_lists, node, pod, scheduler_with, with, without_second_look,
     };
     use crate::watch_event::WatchEvent;
 
     #[test]
     fn pods_with_equal_requests_reuse_batched_results() {
         let things = ["a", "b", "c"].map(|name| pod(name, "1")).into_iter();
-        let mut scheduler = knowing(things.chain([node("n", "8"), pod("d", "2")]).collect());
+        let mut scheduler = scheduler_with(things.chain([node("n", "8"), pod("d", "2")]).collect());
         decide(&mut scheduler, 0);
         let batches = Batches { used: 2, none: 2, ..Batches::default() };
         assert_eq!(scheduler.take_batches(), [batches]);
         assert_eq!(scheduler.take_batches(), [Batches::default()], "told once");
         // Pods without room reuse results as well.
-        scheduler.tell(WatchEvent::Set(pod("e", "2")), at(1));
-        scheduler.tell(WatchEvent::Set(pod("f", "2")), at(1));
+        scheduler.handle(WatchEvent::Set(pod("e", "2")), at(1));
+        scheduler.handle(WatchEvent::Set(pod("f", "2")), at(1));
         decide(&mut scheduler, 1);
         assert_eq!(scheduler.take_batches(), [Batches { used: 2, ..Batches::default() }]);
     }
@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn nominated_pod_reuses_no_batched_results() {
         let kept = with("k", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
-        let mut scheduler = knowing(vec![node("n", "8"), pod("p", "1")]);
+        let mut scheduler = scheduler_with(vec![node("n", "8"), pod("p", "1")]);
         decide(&mut scheduler, 0);
-        scheduler.tell(WatchEvent::Set(kept), at(1));
+        scheduler.handle(WatchEvent::Set(kept), at(1));
         decide(&mut scheduler, 1);
         assert_eq!(scheduler.take_batches(), [Batches { none: 2, ..Batches::default() }]);
     }
@@ -96,7 +96,7 @@ mod tests {
             pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": claim}]);
         });
         for things in [vec![node("n", "8"), claims], vec![pod("p", "1")]] {
-            let mut scheduler = knowing(things);
+            let mut scheduler = scheduler_with(things);
             assert!(!decide(&mut scheduler, 0).is_empty(), "it is told why");
             assert_eq!(scheduler.take_batches(), [Batches::default()]);
         }
@@ -110,18 +110,18 @@ mod tests {
         let many = (0..65).map(|at| pod(&format!("p{at}"), &format!("{}m", 100 + at)));
         // Each node has room for ten pods.
         let nodes = (0..7).map(|at| node(&format!("n{at}"), "999"));
-        tell_all(&mut scheduler, &many.chain(nodes).collect::<Vec<_>>());
+        deliver_lists(&mut scheduler, &many.chain(nodes).collect::<Vec<_>>());
         decide(&mut scheduler, 0);
         let batches = Batches { none: 65, incompatible: 1, ..Batches::default() };
         assert_eq!(scheduler.take_batches(), [batches, Batches::default()]);
         // The node changes more often than the core remembers changes.
         for at_second in 0..1_200 {
             let cpu = if at_second % 2 == 0 { "998" } else { "999" };
-            scheduler.tell(WatchEvent::Set(node("n0", cpu)), at(at_second));
+            scheduler.handle(WatchEvent::Set(node("n0", cpu)), at(at_second));
         }
-        scheduler.tell(WatchEvent::Set(pod("again", "164m")), at(1_200));
+        scheduler.handle(WatchEvent::Set(pod("again", "164m")), at(1_200));
         let others = with("others", "164m", |pod| pod["spec"]["schedulerName"] = json!("other"));
-        scheduler.tell(WatchEvent::Set(others), at(1_200));
+        scheduler.handle(WatchEvent::Set(others), at(1_200));
         decide(&mut scheduler, 1_200);
         let expired = Batches { none: 1, expired: 1, ..Batches::default() };
         let displaces = Batches { none: 1, incompatible: 1, ..Batches::default() };

@@ -23,12 +23,14 @@ use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
 
 impl Scheduler {
     /// Applies a watch event. Returns upstream's label of the event, for pods and nodes.
-    pub fn tell(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
-        self.apply(told, now, |scheduler, told| scheduler.apply_event(told, now))
+    pub fn handle(&mut self, watch_event: WatchEvent, now: Duration) -> Option<&'static str> {
+        self.apply(watch_event, now, |scheduler, watch_event| {
+            scheduler.apply_event(watch_event, now)
+        })
     }
 
-    fn apply_event(&mut self, told: WatchEvent, now: Duration) -> Option<&'static str> {
-        let key = match &told {
+    fn apply_event(&mut self, watch_event: WatchEvent, now: Duration) -> Option<&'static str> {
+        let key = match &watch_event {
             WatchEvent::Listed(thing) | WatchEvent::Set(thing) | WatchEvent::Gone(thing)
                 if thing.kind() == WatchedKind::Pod =>
             {
@@ -38,16 +40,16 @@ impl Scheduler {
             _ => None,
         };
         if let WatchEvent::Listed(WatchedObject::Pod(pod))
-        | WatchEvent::Set(WatchedObject::Pod(pod)) = &told
+        | WatchEvent::Set(WatchedObject::Pod(pod)) = &watch_event
             && let Some(key) = &key
         {
             self.forget_namesake(key, pod, now);
         }
-        let is_list_of_pods = matches!(told, WatchEvent::Complete(WatchedKind::Pod));
-        let about = About::of(&told);
-        let mut event = key.as_ref().and_then(|key| self.event_of_pod(&told, key));
+        let is_list_of_pods = matches!(watch_event, WatchEvent::Complete(WatchedKind::Pod));
+        let about = About::of(&watch_event);
+        let mut event = key.as_ref().and_then(|key| self.event_of_pod(&watch_event, key));
         let mut looks = false;
-        for step in self.cache.list(told) {
+        for step in self.cache.list(watch_event) {
             if let CacheDelta::Node { old, new } = &step
                 && old != new
             {
@@ -78,10 +80,10 @@ impl Scheduler {
     /// Returns upstream's label of a pod's event, before it is applied; `None` for a pending pod of
     /// another scheduler.
     // k8s: pkg/scheduler/framework/events.go, eventhandlers.go responsibleForPod
-    fn event_of_pod(&self, told: &WatchEvent, key: &ObjectKey) -> Option<&'static str> {
+    fn event_of_pod(&self, watch_event: &WatchEvent, key: &ObjectKey) -> Option<&'static str> {
         let (waits, has_node) = (self.cache.waiting(key), self.cache.node_of(key).is_some());
         let is_ours = |pod: &Pod| self.cache.profile_number(pod).is_some();
-        match told {
+        match watch_event {
             WatchEvent::Listed(WatchedObject::Pod(pod))
             | WatchEvent::Set(WatchedObject::Pod(pod)) => {
                 match (node_name(pod).is_some(), waits.is_some(), has_node) {
@@ -221,7 +223,7 @@ impl Scheduler {
         // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
         let Some(profile) = self.cache.profile_number(&pod) else { return };
         if let Some(assumed) = self.assumed.get(&uid) {
-            let was = assumed.asked.pod.whole().metadata.deletion_timestamp.is_some();
+            let was = assumed.queued.pod.whole().metadata.deletion_timestamp.is_some();
             // Only the deletion of an assumed pod matters.
             if pod.metadata.deletion_timestamp.is_some() && !was {
                 self.assumed_is_deleted(&uid, now);
@@ -242,9 +244,9 @@ impl Scheduler {
         let rejected_by = known.map(|known| known.rejected_by.clone()).unwrap_or_default();
         let is_gang = self.cache.profile(profile).gangs;
         let group = self.cache.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
-        let told = group.as_ref().map(OfGroup::pod_is_there);
+        let group_event = group.as_ref().map(OfGroup::pod_is_there);
         let claims = has_claims(&pod).then(|| Rc::clone(self.cache.devices.claims()));
-        let asked = Rc::new(QueuedPod {
+        let queued = Rc::new(QueuedPod {
             pod: kept,
             key: key.clone(),
             spec,
@@ -265,12 +267,12 @@ impl Scheduler {
         self.names.insert(key, uid.clone());
         match changes {
             None => {
-                self.queue.add(&uid, asked, now);
-                if let Some(told) = told {
-                    self.happened(&told, now);
+                self.queue.add(&uid, queued, now);
+                if let Some(event) = group_event {
+                    self.happened(&event, now);
                 }
             }
-            Some(changes) => self.update(&uid, asked, own, changes, now),
+            Some(changes) => self.update(&uid, queued, own, changes, now),
         }
     }
 
@@ -284,7 +286,7 @@ impl Scheduler {
     fn update(
         &mut self,
         uid: &Uid,
-        asked: Rc<QueuedPod>,
+        queued: Rc<QueuedPod>,
         own: Str,
         changes: Changes,
         now: Duration,
@@ -293,10 +295,10 @@ impl Scheduler {
             && let Some(known) = self.queue.get(uid)
         {
             // Its rejectors and their reasons stay the same.
-            asked.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
+            queued.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
         }
         let hints = super::Happens::new(&self.cache);
-        self.queue.update(&hints, uid, asked, HintEvent::Own(own, changes), now);
+        self.queue.update(&hints, uid, queued, HintEvent::Own(own, changes), now);
     }
 
     fn pod_has_a_node(&mut self, key: &ObjectKey, uid: &Uid) {
@@ -325,19 +327,19 @@ impl Scheduler {
 
     /// Removes an assumed pod from its node and releases what was reserved for it.
     pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<QueuedPod>> {
-        let Some(Assumed { asked, node, .. }) = self.assumed.remove(uid) else {
+        let Some(Assumed { queued, node, .. }) = self.assumed.remove(uid) else {
             self.forget_devices(uid, now);
             return None;
         };
         self.give_volumes_back(uid, now);
         self.forget_devices(uid, now);
         self.unreserve(uid);
-        if let Some(group) = &asked.group {
+        if let Some(group) = &queued.group {
             group.forget(uid);
         }
-        let pod = asked.spec.key;
+        let pod = queued.spec.key;
         self.make(&CacheDelta::Gone { pod, last: None, node }, now);
-        Some(asked)
+        Some(queued)
     }
 }
 

@@ -326,7 +326,7 @@ fn may_help_others(event: &HintEvent, pod: &QueuedPod) -> bool {
 /// An assumed pod: it has a node that the API has not reported yet.
 #[derive(Debug)]
 struct Assumed {
-    asked: Rc<QueuedPod>,
+    queued: Rc<QueuedPod>,
     node: Rc<str>,
     /// A write of the nominated node to the pod's status was requested before the binding.
     is_told: bool,

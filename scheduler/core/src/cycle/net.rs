@@ -172,16 +172,16 @@ impl Scheduler {
         let took = self.net.elapsed().saturating_sub(began);
         let has_panicked = std::mem::take(&mut self.net.has_panicked) || self.net.is_torn;
         let took = if has_panicked { took.max(PANIC_CHARGE) } else { took };
-        if let Some((_, asked)) = self.net.under_way.first() {
-            self.queue.charge(asked.key.namespace(), took, now);
+        if let Some((_, queued)) = self.net.under_way.first() {
+            self.queue.charge(queued.key.namespace(), took, now);
         }
         self.net.under_way.clear();
         done
     }
 
     /// Adds a pod to the attempt under way.
-    pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<QueuedPod>) {
-        self.net.under_way.push((uid.clone(), Rc::clone(asked)));
+    pub(super) fn attempts(&mut self, uid: &Uid, queued: &Rc<QueuedPod>) {
+        self.net.under_way.push((uid.clone(), Rc::clone(queued)));
     }
 
     /// Adds all pods of a group to the attempt under way.
@@ -218,12 +218,12 @@ impl Scheduler {
         let pods: Vec<_> = self.net.under_way.iter().map(|(_, of)| of.key.as_str()).collect();
         let pods = if pods.is_empty() { "no pod".to_owned() } else { pods.join(", ") };
         tracing::error!("{panic}; scheduling {pods}; the cluster is read again");
-        for (uid, asked) in self.net.under_way.clone() {
+        for (uid, queued) in self.net.under_way.clone() {
             let setback = self.queue.setback(&uid).after_another(now);
             self.net.setbacks.insert(uid, setback);
             let message = of_panic(panic);
             // The pod is set back even if its condition cannot be reported.
-            let _ = panics::catch(|| self.say(&asked, "SchedulerError", message, None));
+            let _ = panics::catch(|| self.say(&queued, "SchedulerError", message, None));
         }
     }
 
@@ -250,7 +250,7 @@ impl Scheduler {
                 self.evaluator = PodEvaluator::default();
                 self.net.has_panicked = true;
                 panics::counted("scheduling");
-                let pods = self.net.under_way.iter().map(|(_, asked)| asked.key.as_str());
+                let pods = self.net.under_way.iter().map(|(_, queued)| queued.key.as_str());
                 let pods: Vec<_> = pods.collect();
                 tracing::error!("{panic}; evaluating {}", pods.join(", "));
                 Err(PodRejection::error(of_panic(&panic)))
@@ -303,11 +303,11 @@ impl Scheduler {
     /// is not applied again.
     pub(super) fn apply(
         &mut self,
-        told: WatchEvent,
+        watch_event: WatchEvent,
         now: Duration,
         apply: impl FnOnce(&mut Self, WatchEvent) -> Option<&'static str>,
     ) -> Option<&'static str> {
-        let (about, is_end) = match &told {
+        let (about, is_end) = match &watch_event {
             WatchEvent::Listed(thing) | WatchEvent::Set(thing) => {
                 let key = (thing.kind(), thing.key());
                 (Some((key, thing.metadata().resource_version.clone())), false)
@@ -316,16 +316,18 @@ impl Scheduler {
             WatchEvent::Lost(kind, key) => (Some(((*kind, key.clone()), None)), true),
             _ => (None, false),
         };
-        let Some((key, version)) = about else { return self.netted(now, |s| apply(s, told)) };
+        let Some((key, version)) = about else {
+            return self.netted(now, |s| apply(s, watch_event));
+        };
         if is_end {
             self.net.suspects.remove(&key);
         } else if self.net.skips(&key, version.as_deref()) {
             let (kind, key) = key;
-            self.cache.put_flawed(kind, &key, matches!(told, WatchEvent::Listed(_)));
+            self.cache.put_flawed(kind, &key, matches!(watch_event, WatchEvent::Listed(_)));
             return None;
         }
         let was_torn = self.net.is_torn;
-        let event = self.netted(now, |s| apply(s, told));
+        let event = self.netted(now, |s| apply(s, watch_event));
         if self.net.is_torn && !was_torn {
             tracing::error!("applying {:?} {} ended in this panic", key.0, key.1.as_str());
             let suspect = self.net.suspects.entry(key).or_default();

@@ -6,7 +6,8 @@ use pintle_sched_core::attempt_budget::{Limit, Limits};
 use serde_json::json;
 
 use super::tests::{
-    at, bound, condition, decide, knowing, node, pod, tell_all, with, without_second_look,
+    at, bound, condition, decide, deliver_lists, node, pod, scheduler_with, with,
+    without_second_look,
 };
 use super::*;
 use crate::fault;
@@ -95,7 +96,7 @@ fn scheduler_with_plugin(
     let (plugins, handle) = plugin::plugins(&calls);
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_plugins(plugins, handle);
-    tell_all(&mut scheduler, things);
+    deliver_lists(&mut scheduler, things);
     scheduler
 }
 
@@ -132,7 +133,7 @@ fn attempt_that_exceeds_its_work_is_rejected_with_a_message_and_backs_off() {
         (Limits { work: 0, bytes: u64::MAX }, Limit::Work),
         (Limits { work: u64::MAX, bytes: 0 }, Limit::Memory),
     ] {
-        let mut scheduler = knowing(things()).with_limits(limits);
+        let mut scheduler = scheduler_with(things()).with_limits(limits);
         scheduler.net.pays = true;
         let mut commands = Vec::new();
         while scheduler.decide_next(at(1)) {
@@ -146,7 +147,7 @@ fn attempt_that_exceeds_its_work_is_rejected_with_a_message_and_backs_off() {
         let count = facts.iter().filter(|fact| **fact == Fact::Exhausted(limit)).count();
         assert_eq!(count, 2, "{facts:?}");
         // No event has it retried before its time.
-        scheduler.tell(WatchEvent::Set(node("m", "8")), at(2));
+        scheduler.handle(WatchEvent::Set(node("m", "8")), at(2));
         assert!(!scheduler.decide_next(at(2)));
         scheduler.net.pays = false;
         let mut scheduler = scheduler.with_limits(Limits::NONE);
@@ -164,7 +165,7 @@ fn attempt_that_exceeds_its_time_is_rejected_and_evicts_no_pod() {
     });
     let clock = Rc::new(Cell::new(Duration::ZERO));
     let shared = Rc::clone(&clock);
-    let mut scheduler = knowing(vec![node("n", "8"), low, pod("bad", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "8"), low, pod("bad", "1")]);
     scheduler = scheduler.with_clock(Rc::new(move || {
         // Each read of the clock takes a second.
         shared.set(shared.get() + Duration::from_secs(1));
@@ -185,9 +186,9 @@ fn attempt_that_exceeds_its_time_is_rejected_and_evicts_no_pod() {
 fn namespace_over_its_time_share_is_queued_behind_other_namespaces() {
     let other = |name: &str| with(name, "1", |pod| pod["metadata"]["namespace"] = json!("other"));
     let mut scheduler = scheduler_with_slow_pod(900);
-    scheduler.tell(WatchEvent::Set(pod("late", "1")), at(1));
+    scheduler.handle(WatchEvent::Set(pod("late", "1")), at(1));
     assert!(scheduler.decide_next(at(1)), "it is slow");
-    scheduler.tell(WatchEvent::Set(other("quick")), at(2));
+    scheduler.handle(WatchEvent::Set(other("quick")), at(2));
     assert!(scheduler.decide_next(at(2)));
     let commands = scheduler.take_commands();
     assert_eq!(names(&commands), ["bad", "quick"], "and not good, which came before");
@@ -237,7 +238,7 @@ fn crowded() -> Vec<WatchedObject> {
 #[test]
 fn panic_during_an_evaluation_leaves_the_cache_unchanged() {
     for point in ["filter", "beside", "score", "dry run"] {
-        let mut scheduler = knowing(crowded());
+        let mut scheduler = scheduler_with(crowded());
         let before = scheduler.shape();
         fault::arm(point, 0);
         let commands = decide(&mut scheduler, 1);
@@ -260,11 +261,11 @@ fn succeeded(mut torn: Scheduler, things: &[WatchedObject], now: u64) -> Schedul
     let mut successor = Scheduler::new(Vec::new(), without_second_look(), 1);
     torn.succeed(&mut successor, at(now));
     for kind in crate::watch_event::KINDS {
-        successor.tell(WatchEvent::Begun(kind), at(now));
+        successor.handle(WatchEvent::Begun(kind), at(now));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
-            successor.tell(WatchEvent::Listed(thing.clone()), at(now));
+            successor.handle(WatchEvent::Listed(thing.clone()), at(now));
         }
-        successor.tell(WatchEvent::Complete(kind), at(now));
+        successor.handle(WatchEvent::Complete(kind), at(now));
     }
     successor
 }
@@ -272,7 +273,7 @@ fn succeeded(mut torn: Scheduler, things: &[WatchedObject], now: u64) -> Schedul
 #[test]
 fn panic_during_a_cache_change_makes_a_successor_start_from_scratch() {
     for point in ["permit", "make"] {
-        let mut scheduler = knowing(things());
+        let mut scheduler = scheduler_with(things());
         fault::arm(point, 0);
         assert!(!scheduler.decide_next(at(1)));
         assert!(!fault::disarm(), "{point} was passed");
@@ -283,7 +284,7 @@ fn panic_during_a_cache_change_makes_a_successor_start_from_scratch() {
         assert!(message.contains(&format!("injected at {point}")), "{message}");
         // A torn scheduler does nothing more.
         assert!(!scheduler.decide_next(at(1)));
-        assert_eq!(scheduler.tell(WatchEvent::Set(pod("later", "1")), at(1)), None);
+        assert_eq!(scheduler.handle(WatchEvent::Set(pod("later", "1")), at(1)), None);
         let mut successor = succeeded(scheduler, &things(), 1);
         assert_eq!(names(&decide(&mut successor, 1)), ["good"], "bad was put aside");
         assert_eq!(names(&decide(&mut successor, 8)), ["bad"]);
@@ -293,12 +294,12 @@ fn panic_during_a_cache_change_makes_a_successor_start_from_scratch() {
 
 #[test]
 fn object_whose_event_panics_counts_as_unreadable_until_its_next_version() {
-    let mut scheduler = knowing(things());
+    let mut scheduler = scheduler_with(things());
     let versioned = |version: &str, cpu: &str| {
         with("odd", cpu, |pod| pod["metadata"]["resourceVersion"] = json!(version))
     };
     fault::arm("event", 0);
-    scheduler.tell(WatchEvent::Set(versioned("7", "1")), at(1));
+    scheduler.handle(WatchEvent::Set(versioned("7", "1")), at(1));
     assert!(scheduler.is_torn());
     let all: Vec<WatchedObject> = things().into_iter().chain([versioned("7", "1")]).collect();
     fault::arm("event", usize::MAX);
@@ -309,7 +310,7 @@ fn object_whose_event_panics_counts_as_unreadable_until_its_next_version() {
     names_of.sort_unstable();
     assert_eq!(names_of, ["bad", "good"]);
     // A later version is applied.
-    successor.tell(WatchEvent::Set(versioned("8", "1")), at(2));
+    successor.handle(WatchEvent::Set(versioned("8", "1")), at(2));
     assert_eq!(names(&decide(&mut successor, 2)), ["odd"]);
     assert_eq!(successor.cache.unreadable().get(&WatchedKind::Pod), Some(&0));
 }
@@ -346,7 +347,7 @@ impl Scheduler {
 
 mod groups {
     use super::*;
-    use crate::cycle::group_tests::{all_bound, knowing_groups, told};
+    use crate::cycle::group_tests::{all_bound, conditions, scheduler_with_groups};
     use crate::cycle::tests::object;
     use crate::groups::GroupGates;
 
@@ -368,7 +369,7 @@ mod groups {
         });
         let gates = GroupGates { gangs: true, preemption: true, ..GroupGates::default() };
         let things = [gang, node("n", "8"), low, member("a"), member("b")];
-        knowing_groups(gates, &things)
+        scheduler_with_groups(gates, &things)
     }
 
     #[test]
@@ -388,7 +389,7 @@ mod groups {
             let goes = commands.iter().any(|command| matches!(command, Command::Evict { .. }));
             assert!(!goes, "{after}: {commands:?}");
             assert_eq!(scheduler.pods_on("n"), before, "{after}");
-            let (pods, groups) = told(&commands);
+            let (pods, groups) = conditions(&commands);
             assert_eq!((pods.len(), groups.len()), (2, 1), "{after}: {commands:?}");
             assert!(groups[0].2.contains("injected at filter"), "{groups:?}");
             assert!(scheduler.is_sound());
@@ -406,7 +407,7 @@ mod groups {
         let commands = decide(&mut scheduler, 1);
         assert!(all_bound(&commands).is_empty());
         assert!(!commands.iter().any(|c| matches!(c, Command::Evict { .. })));
-        let (pods, groups) = told(&commands);
+        let (pods, groups) = conditions(&commands);
         assert_eq!((pods.len(), groups.len()), (2, 1), "{commands:?}");
         assert!(pods.iter().all(|(_, _, says)| says.contains("work limit")), "{pods:?}");
         assert!(groups[0].2.contains("work limit"), "{groups:?}");

@@ -47,13 +47,13 @@ impl Scheduler {
     /// Begins an attempt of out-of-tree plugins: runs PreFilter.
     pub(super) fn attempt(
         &mut self,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         own: Option<BTreeSet<String>>,
         before: Rank,
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
-        let plugins = Rc::clone(self.plugins.of_profile(asked.profile)?);
+        let plugins = Rc::clone(self.plugins.of_profile(queued.profile)?);
         let nodes = self.cache.whole_rows();
-        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, own, before);
+        let (attempt, stopped) = Attempt::begin(&plugins, &queued.pod.whole(), nodes, own, before);
         Some((Rc::new(attempt), stopped))
     }
 
@@ -62,41 +62,41 @@ impl Scheduler {
     pub(super) fn assume(
         &mut self,
         uid: &Uid,
-        asked: Rc<QueuedPod>,
+        queued: Rc<QueuedPod>,
         node: &Rc<str>,
         now: Duration,
     ) {
-        if let Err(error) = self.choose_devices(uid, &asked, node) {
+        if let Err(error) = self.choose_devices(uid, &queued, node) {
             self.unreserve(uid);
-            return self.refuse(uid, &asked, error, now);
+            return self.refuse(uid, &queued, error, now);
         }
-        self.choose_volumes(uid, &asked, node);
+        self.choose_volumes(uid, &queued, node);
         if let Err(why) = self.within_budget() {
             self.give_up_choices(uid, now);
-            return self.refuse(uid, &asked, why, now);
+            return self.refuse(uid, &queued, why, now);
         }
-        let pod = asked.spec.key;
+        let pod = queued.spec.key;
         let kept = self.cache.nomination(pod).cloned();
-        let spec = self.count_devices(uid, &asked, node);
+        let spec = self.count_devices(uid, &queued, node);
         self.cache.make(&CacheDelta::Bound(spec, Rc::clone(node)));
         if kept.as_ref().is_some_and(|kept| kept.node == *node) {
             // The pod takes the room of its own nomination, so no other pod gains room.
             self.cache.make(&CacheDelta::Nominated { pod, old: kept, new: None });
         }
-        self.nominate(&asked, "", now);
-        self.cache.volumes.users.put(uid, &asked.pod.whole(), node);
+        self.nominate(&queued, "", now);
+        self.cache.volumes.users.put(uid, &queued.pod.whole(), node);
         let is_told = false;
-        let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
+        let assumed = Assumed { queued: Rc::clone(&queued), node: Rc::clone(node), is_told };
         self.assumed.insert(uid.clone(), assumed);
-        if let Some(group) = &asked.group {
+        if let Some(group) = &queued.group {
             group.assume(uid);
         }
-        match self.permission(uid, &asked, node) {
-            Err(stopped) => self.reject_stopped(uid, &asked, node, stopped, now),
+        match self.permission(uid, &queued, node) {
+            Err(stopped) => self.reject_stopped(uid, &queued, node, stopped, now),
             Ok(pending) => {
                 self.queue.binds(uid);
                 if pending.is_empty() {
-                    self.allow_gang(&asked, now);
+                    self.allow_gang(&queued, now);
                     return self.prepare(uid, now);
                 }
                 let until = |time: Duration| (now.saturating_add(time), time);
@@ -124,7 +124,7 @@ impl Scheduler {
     pub(super) fn permission(
         &self,
         uid: &Uid,
-        asked: &QueuedPod,
+        queued: &QueuedPod,
         node: &str,
     ) -> Result<BTreeMap<Name, Duration>, Stopped> {
         crate::fault::pass("permit");
@@ -133,7 +133,7 @@ impl Scheduler {
             attempt.reserve(node)?;
             pending = attempt.permit(node)?;
         }
-        if let Some(group) = &asked.group
+        if let Some(group) = &queued.group
             && !group.is_enough().map_err(|error| Stopped::Failed(error.to_string()))?
         {
             pending.insert(GANG.into(), GANG_MAX);
@@ -143,8 +143,8 @@ impl Scheduler {
 
     /// Allows the waiting pods of a gang that has enough pods with nodes.
     // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go Permit
-    fn allow_gang(&mut self, asked: &QueuedPod, now: Duration) {
-        let Some(group) = &asked.group else { return };
+    fn allow_gang(&mut self, queued: &QueuedPod, now: Duration) {
+        let Some(group) = &queued.group else { return };
         group.assumed().iter().for_each(|uid| self.allowed(uid, GANG, now));
     }
 
@@ -152,7 +152,7 @@ impl Scheduler {
     fn reject_stopped(
         &mut self,
         uid: &Uid,
-        asked: &Rc<QueuedPod>,
+        queued: &Rc<QueuedPod>,
         node: &Rc<str>,
         stopped: Stopped,
         now: Duration,
@@ -161,22 +161,22 @@ impl Scheduler {
         self.forget_volumes(uid);
         self.forget_devices(uid, now);
         self.unreserve(uid);
-        if let Some(group) = &asked.group {
+        if let Some(group) = &queued.group {
             group.forget(uid);
         }
-        let pod = asked.spec.key;
+        let pod = queued.spec.key;
         self.cache.make(&CacheDelta::Gone { pod, last: None, node: Rc::clone(node) });
-        let why = self.why(asked, stopped);
-        self.refuse(uid, asked, why, now);
+        let why = self.why(queued, stopped);
+        self.refuse(uid, queued, why, now);
     }
 
-    pub(super) fn why(&self, asked: &QueuedPod, stopped: Stopped) -> PodRejection {
+    pub(super) fn why(&self, queued: &QueuedPod, stopped: Stopped) -> PodRejection {
         match stopped {
             Stopped::Failed(error) => PodRejection::error(error),
             Stopped::Rejected(names, code, reason) => {
                 let is_gang = names.iter().any(|name| **name == *GANG);
                 let by = if is_gang { Plugin::GangScheduling } else { Plugin::OutOfTree };
-                *asked.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { names };
+                *queued.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { names };
                 let status = Status { plugin: Some(by), code, reasons: vec![reason] };
                 PodRejection::nowhere(explain::summary(1, std::iter::once(&status)), by)
             }
@@ -191,9 +191,9 @@ impl Scheduler {
 
     /// Shows a waiting pod to plugins.
     fn shows(&self, uid: &Uid, waits: &Waits) {
-        let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) else { return };
+        let Some(Assumed { queued, node, .. }) = self.assumed.get(uid) else { return };
         let pending = waits.pending.keys().cloned().collect();
-        let waiting = WaitingPod { pod: asked.pod.whole(), node: Rc::clone(node), pending };
+        let waiting = WaitingPod { pod: queued.pod.whole(), node: Rc::clone(node), pending };
         self.plugins.handle.waits(uid, waiting);
     }
 
@@ -218,7 +218,7 @@ impl Scheduler {
             return;
         }
         self.commands.push(Command::Status {
-            pod: Rc::clone(&assumed.asked.pod),
+            pod: Rc::clone(&assumed.queued.pod),
             condition: None,
             nominated: Some(assumed.node.to_string()),
         });
@@ -291,10 +291,10 @@ impl Scheduler {
     // k8s: schedule_one.go bindingCycle WaitOnPermit, handleBindingCycleError
     fn rejected_by_plugin(&mut self, uid: &Uid, plugin: &Name, why: String, now: Duration) {
         self.ends_waiting(uid, "Unschedulable", now);
-        let Some(Assumed { asked, is_told, .. }) = self.assumed.get(uid) else { return };
-        let (pod, is_told) = (super::decide::pod_ref(asked, uid), *is_told);
+        let Some(Assumed { queued, is_told, .. }) = self.assumed.get(uid) else { return };
+        let (pod, is_told) = (super::decide::pod_ref(queued, uid), *is_told);
         let stopped = Stopped::Rejected(vec![Rc::clone(plugin)], Code::Unschedulable, why);
-        let mut why = self.why(&Rc::clone(asked), stopped);
+        let mut why = self.why(&Rc::clone(queued), stopped);
         if is_told {
             why.nominated = Some(String::new());
         }
@@ -317,12 +317,12 @@ impl Scheduler {
         if !self.permits.contains_key(uid) {
             return;
         }
-        let asked = Rc::clone(&assumed.asked);
+        let queued = Rc::clone(&assumed.queued);
         self.ends_waiting(uid, "Unschedulable", now);
-        self.count_refusal(uid, &asked, false, now);
+        self.count_refusal(uid, &queued, false, now);
         let (nobody, why) = (NOBODY.into(), REMOVED.to_owned());
-        let why = self.why(&asked, Stopped::Rejected(vec![nobody], Code::Unschedulable, why));
-        self.note(&asked, true, "FailedScheduling", "Scheduling", why.message);
+        let why = self.why(&queued, Stopped::Rejected(vec![nobody], Code::Unschedulable, why));
+        self.note(&queued, true, "FailedScheduling", "Scheduling", why.message);
         self.queue.done(uid);
     }
 
@@ -335,7 +335,7 @@ impl Scheduler {
         now: Duration,
     ) {
         let uid = &pod.uid;
-        let rejected_by = self.assumed.get(uid).map(|a| a.asked.rejected_by.borrow().clone());
+        let rejected_by = self.assumed.get(uid).map(|a| a.queued.rejected_by.borrow().clone());
         if self.forget(uid, now).is_none() {
             // The pod was bound after all, or deleted.
             self.unreserve(uid);
@@ -346,13 +346,13 @@ impl Scheduler {
         // Applies updates of the pod that arrived while it was assumed.
         self.queue_pod(&pod.key, now);
         let Some(waiting) = self.queue.get(uid) else { return };
-        let asked = Rc::clone(&waiting.pod);
-        *asked.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
-        self.count_refusal(uid, &asked, why.is_error, now);
-        let said = asked.pod.nominated_node().is_some();
+        let queued = Rc::clone(&waiting.pod);
+        *queued.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
+        self.count_refusal(uid, &queued, why.is_error, now);
+        let said = queued.pod.nominated_node().is_some();
         let nominated = Some(String::new()).filter(|_| said || is_told);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
-        self.say(&asked, reason, why.message, nominated);
+        self.say(&queued, reason, why.message, nominated);
     }
 
     /// Takes the node from a victim that is not being bound yet; returns true if it was one.
@@ -367,8 +367,8 @@ impl Scheduler {
         let Some((uid, _)) = self.permits.get_key_value(uid) else { return false };
         let uid = uid.clone();
         self.ends_waiting(&uid, "Error", now);
-        let Some(Assumed { asked, is_told, .. }) = self.assumed.get(&uid) else { return false };
-        let (pod, is_told) = (super::decide::pod_ref(asked, &uid), *is_told);
+        let Some(Assumed { queued, is_told, .. }) = self.assumed.get(&uid) else { return false };
+        let (pod, is_told) = (super::decide::pod_ref(queued, &uid), *is_told);
         let why = PodRejection::error("waiting on permit for pod: preempted".to_owned());
         self.gives_up(&pod, why, is_told, now);
         true

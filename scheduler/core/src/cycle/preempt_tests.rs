@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::device_tests as devices;
 use super::tests::{
-    answer, asking, at, binds_volumes, bound, condition, decide, knowing, node, nominated, pod,
-    question, tell_all, volumes, with, with_claim, without_second_look, written,
+    answer, asking, at, binds_volumes, bound, condition, decide, deliver_lists, node, nominated,
+    pod, question, scheduler_with, volumes, with, with_claim, without_second_look, written,
 };
 use super::wake_tests::node_like;
 use super::*;
@@ -41,7 +41,7 @@ fn attempts(scheduler: &Scheduler, pod: &str) -> u32 {
 fn two_preempt() -> (Scheduler, Vec<(PodRef, Vec<String>)>) {
     let things = [node("a", "1"), node("b", "1"), low("x", "a"), low("y", "b")];
     let more = [high("p", "1"), high("q", "1")];
-    let mut scheduler = knowing(things.into_iter().chain(more).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(more).collect());
     let made = evicts(&decide(&mut scheduler, 0));
     assert_eq!(made.len(), 2);
     for (pod, _) in &made {
@@ -52,7 +52,7 @@ fn two_preempt() -> (Scheduler, Vec<(PodRef, Vec<String>)>) {
 
 fn gone(scheduler: &mut Scheduler, victim: &str, now: u64) -> Option<(PodRef, Rc<str>)> {
     let node = if victim == "x" { "a" } else { "b" };
-    scheduler.tell(WatchEvent::Gone(low(victim, node)), at(now));
+    scheduler.handle(WatchEvent::Gone(low(victim, node)), at(now));
     decide(scheduler, now).iter().find_map(bound)
 }
 
@@ -79,9 +79,9 @@ fn pod_bound_to_its_nominated_node_wakes_no_pod() {
 #[test]
 fn ended_nomination_does_not_requeue_pods_that_never_had_room() {
     let things = [node("a", "1"), low("x", "a"), high("p", "1"), with("w", "1", |_| ())];
-    let mut scheduler = knowing(things.into());
+    let mut scheduler = scheduler_with(things.into());
     let (pod, _) = evicts(&decide(&mut scheduler, 0)).remove(0);
-    scheduler.tell(WatchEvent::Gone(low("x", "a")), at(2));
+    scheduler.handle(WatchEvent::Gone(low("x", "a")), at(2));
     // Room is reserved for the nominated pod; the other pod is rejected once more.
     assert_eq!(decide(&mut scheduler, 9).iter().find_map(bound), None);
     assert_eq!(attempts(&scheduler, "w"), 2);
@@ -99,11 +99,11 @@ fn preemptor_is_bound_elsewhere_before_its_victim_is_deleted() {
         pod["spec"]["priority"] = json!(20);
     });
     let more = [other.clone(), high("p", "1")];
-    let mut scheduler = knowing(things.into_iter().chain(more).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(more).collect());
     let (pod, victims) = evicts(&decide(&mut scheduler, 0)).remove(0);
     assert_eq!(victims, ["x"]);
     scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
-    scheduler.tell(WatchEvent::Gone(other), at(2));
+    scheduler.handle(WatchEvent::Gone(other), at(2));
     let (_, at) = decide(&mut scheduler, 9).iter().find_map(bound).expect("b has room");
     assert_eq!(&*at, "b");
 }
@@ -127,15 +127,15 @@ fn pod_preempts_elsewhere_after_its_nominated_node_is_closed_or_deleted() {
     ];
     for (what, told) in changes {
         let things = [a(json!({})), low("x", "a"), high("p", "1")];
-        let mut scheduler = knowing(things.into());
+        let mut scheduler = scheduler_with(things.into());
         let (pod, victims) = evicts(&decide(&mut scheduler, 0)).remove(0);
         assert_eq!(victims, ["x"], "{what}");
         scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
         for thing in [leaves("x", "a"), low("y", "b"), tiny.clone(), node("b", "1")] {
-            scheduler.tell(WatchEvent::Set(thing), at(2));
+            scheduler.handle(WatchEvent::Set(thing), at(2));
         }
         assert_eq!(evicts(&decide(&mut scheduler, 9)), [], "{what}: its victim still goes");
-        told.into_iter().for_each(|told| _ = scheduler.tell(told, at(20)));
+        told.into_iter().for_each(|told| _ = scheduler.handle(told, at(20)));
         let again = evicts(&decide(&mut scheduler, 40));
         assert_eq!(again.first().map(|(_, victims)| &victims[0][..]), Some("y"), "{what}");
     }
@@ -153,8 +153,8 @@ fn last_victim_wakes_its_preemptor_even_if_its_room_was_taken_meanwhile() {
         pod["spec"]["nodeName"] = json!(&*node);
         pod["spec"]["priority"] = json!(5);
     });
-    scheduler.tell(WatchEvent::Set(thief), at(2));
-    scheduler.tell(WatchEvent::Gone(low(&victims[0], &node)), at(3));
+    scheduler.handle(WatchEvent::Set(thief), at(2));
+    scheduler.handle(WatchEvent::Gone(low(&victims[0], &node)), at(3));
     let made = evicts(&decide(&mut scheduler, 9));
     let again = made.iter().find(|(pod, _)| pod.uid == first.uid).expect("it makes room anew");
     assert_eq!(again.1, ["thief"]);
@@ -171,7 +171,7 @@ fn pod_with_a_failed_eviction_is_woken_by_any_deleted_pod() {
     scheduler.evicted(&Evicted { pod: first.clone(), all: false, took: Duration::ZERO }, at(2));
     assert!(asked.victims.borrow().is_empty());
     scheduler
-        .tell(WatchEvent::Gone(low(&others[0], if others[0] == "x" { "a" } else { "b" })), at(3));
+        .handle(WatchEvent::Gone(low(&others[0], if others[0] == "x" { "a" } else { "b" })), at(3));
     decide(&mut scheduler, 9);
     assert!(attempts(&scheduler, &first.uid) > 1);
 }
@@ -184,12 +184,12 @@ fn nomination_follows_updates_of_the_nominated_pod() {
             change(pod);
         })
     };
-    let mut scheduler = knowing(vec![node("n", "1"), kept(&|_| ())]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), kept(&|_| ())]);
     let leaving = kept(&|pod| pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z"));
     for (changed, is_leaving) in
         [(kept(&|pod| pod["metadata"]["labels"] = json!({"a": "b"})), false), (leaving, true)]
     {
-        scheduler.tell(WatchEvent::Set(changed), at(1));
+        scheduler.handle(WatchEvent::Set(changed), at(1));
         let [(_, nominee)] = &scheduler.cache.nominated_on("n")[..] else { panic!("one") };
         assert_eq!(nominee.spec, scheduler.queue.get("p").expect("it waits").pod.spec);
         assert_eq!(nominee.spec.terminating, is_leaving);
@@ -199,7 +199,7 @@ fn nomination_follows_updates_of_the_nominated_pod() {
 /// A more important pod preempts a pod that is not bound yet, and gets its node at once. Returns
 /// the victim's message.
 fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
-    scheduler.tell(WatchEvent::Set(high("h", "1")), at(5));
+    scheduler.handle(WatchEvent::Set(high("h", "1")), at(5));
     let commands = decide(scheduler, 5);
     assert_eq!(evicts(&commands), [], "nobody is deleted");
     let told = commands.iter().any(|command| match command {
@@ -220,7 +220,7 @@ fn pod_binding_its_volumes_is_preempted_without_deletion() {
     let things = [node("a", "1"), with_claim("p")];
     for is_written in [false, true] {
         let things = things.iter().cloned().chain(volumes());
-        let mut scheduler = knowing(things.collect());
+        let mut scheduler = scheduler_with(things.collect());
         let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
         if is_written {
             scheduler.volumes_written(written(&pod, "5"), at(1));
@@ -245,7 +245,7 @@ fn pod_waiting_for_its_devices_is_preempted_without_deletion() {
         devices::claim("c"),
         devices::user("p", "c"),
     ];
-    let mut scheduler = knowing(things);
+    let mut scheduler = scheduler_with(things);
     let asked = devices::reserves(&decide(&mut scheduler, 0)).expect("asked for");
     devices::answer(&mut scheduler, &asked, 1);
     let why = unbound_makes_way(&mut scheduler);
@@ -340,7 +340,7 @@ fn no_pod_is_preempted_for_affinity_to_a_pod_that_is_only_nominated() {
         pod["spec"]["priority"] = json!(100);
         pod["spec"]["affinity"] = wants;
     });
-    let mut scheduler = knowing(vec![node("n", "4"), expected, going, stays, friend]);
+    let mut scheduler = scheduler_with(vec![node("n", "4"), expected, going, stays, friend]);
     let commands = decide(&mut scheduler, 0);
     let of_friend = |pod: &PodRef| &*pod.uid == "p";
     assert!(!evicts(&commands).iter().any(|(pod, _)| of_friend(pod)), "{commands:?}");
@@ -380,7 +380,7 @@ fn pod_that_preempts_no_pod_clears_no_other_nomination() {
     });
     let things = [node("a", "1"), node("b", "1"), leaves("x", "a"), stays];
     let pods = [expected("q", 5, "a"), high("p", "1")];
-    let mut scheduler = knowing(things.into_iter().chain(pods).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(pods).collect());
     let commands = [decide(&mut scheduler, 0), decide(&mut scheduler, 60)].concat();
     assert_eq!(evicts(&commands), []);
     assert_eq!(nominated(&commands), ["a"], "of the one that came");
@@ -403,9 +403,9 @@ fn nomination_of_an_unresolvable_pod_is_cleared_despite_a_pending_victim() {
         let mut profile = Profile::default();
         profile.filters[Plugin::DynamicResources as usize] = devices;
         let mut scheduler = Scheduler::new(vec![profile], without_second_look(), 1);
-        tell_all(&mut scheduler, &[node("a", "1"), leaves("x", "a"), lacks]);
+        deliver_lists(&mut scheduler, &[node("a", "1"), leaves("x", "a"), lacks]);
         let commands = decide(&mut scheduler, 0);
-        let (_, message) = condition(&commands).expect("it is told why");
+        let (_, message) = condition(&commands).expect("a condition");
         assert!(message.contains("persistentvolumeclaim \"c\" not found"), "{message}");
         assert!(message.ends_with(end), "{message}");
         assert_eq!(nominated(&commands).is_empty(), is_kept);
@@ -421,7 +421,7 @@ fn the_search_for_victims_begins_anywhere() {
     let things: Vec<WatchedObject> = full.chain([high("p", "1")]).collect();
     let chosen = |seed| {
         let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), seed);
-        super::tests::tell_all(&mut scheduler, &things);
+        super::tests::deliver_lists(&mut scheduler, &things);
         evicts(&decide(&mut scheduler, 0)).remove(0).1.remove(0)
     };
     let all: std::collections::BTreeSet<String> = (1..6).map(|seed| chosen(seed * 7919)).collect();
@@ -435,7 +435,7 @@ fn no_room_is_kept_for_pods_of_other_schedulers() {
         pod["spec"]["priority"] = json!(10);
         pod["status"] = json!({"nominatedNodeName": "n"});
     });
-    let mut scheduler = knowing(vec![node("n", "1"), theirs, pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), theirs, pod("p", "1")]);
     let (pod, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it has room");
     assert_eq!(&*pod.uid, "p");
 }
@@ -463,12 +463,12 @@ fn deleted_service_no_longer_spreads_pods() {
     let there = ["1", "2", "3"].map(|name| web(name, "10m", Some("b")));
     let filler = with("f", "2", |pod| pod["spec"]["nodeName"] = json!("a"));
     let things = [zoned("a"), zoned("b"), filler, service()];
-    let mut scheduler = knowing(things.into_iter().chain(there).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(there).collect());
     let mut chosen = |name: &str, now| {
-        scheduler.tell(WatchEvent::Set(web(name, "1", None)), at(now));
+        scheduler.handle(WatchEvent::Set(web(name, "1", None)), at(now));
         let (_, node) = decide(&mut scheduler, now).iter().find_map(bound).expect("it has room");
-        scheduler.tell(WatchEvent::Gone(web(name, "1", None)), at(now));
-        scheduler.tell(WatchEvent::Gone(service()), at(now));
+        scheduler.handle(WatchEvent::Gone(web(name, "1", None)), at(now));
+        scheduler.handle(WatchEvent::Gone(service()), at(now));
         node
     };
     assert_eq!(&*chosen("p", 0), "a");
@@ -527,7 +527,8 @@ fn volumes_of_pods_that_room_is_kept_for_count() {
         let things = [node("n", "8"), expected(claims), leaving.clone(), late];
         let csi_node = WatchedObject::CSINode(super::tests::object(limit.clone()));
         let volumes = ["c0", "c1", "c2", "c3"].into_iter().flat_map(attached);
-        let mut scheduler = knowing(things.into_iter().chain([csi_node]).chain(volumes).collect());
+        let mut scheduler =
+            scheduler_with(things.into_iter().chain([csi_node]).chain(volumes).collect());
         let commands = decide(&mut scheduler, 0);
         let mut all = commands.iter().filter_map(bound);
         assert_eq!(all.any(|(pod, _)| &*pod.uid == "m"), fits, "{claims:?}: {commands:?}");

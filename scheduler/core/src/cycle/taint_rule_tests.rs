@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::device_tests::{answer, claim, class, devices_of, read, reserves, slice, user};
-use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
+use super::tests::{at, bound, condition, decide, deliver_lists, node, without_second_look};
 use super::*;
 use crate::plugins::dynamicresources::DeviceGates;
 use crate::watch_event::{WatchEvent, WatchedKind, WatchedObject};
@@ -20,21 +20,21 @@ fn rule(name: &str, selector: &Value) -> WatchedObject {
 
 /// A scheduler that has observed a node with a device, a pod that needs the device, and these
 /// rules.
-fn knowing(rules: &[WatchedObject]) -> Scheduler {
+fn scheduler_with(rules: &[WatchedObject]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
-    tell_all(&mut scheduler, &things);
+    deliver_lists(&mut scheduler, &things);
     list(&mut scheduler, rules, 0);
     scheduler
 }
 
 fn list(scheduler: &mut Scheduler, rules: &[WatchedObject], now: u64) {
-    scheduler.tell(WatchEvent::Begun(WatchedKind::DeviceTaintRule), at(now));
+    scheduler.handle(WatchEvent::Begun(WatchedKind::DeviceTaintRule), at(now));
     for rule in rules {
-        scheduler.tell(WatchEvent::Listed(rule.clone()), at(now));
+        scheduler.handle(WatchEvent::Listed(rule.clone()), at(now));
     }
-    scheduler.tell(WatchEvent::Complete(WatchedKind::DeviceTaintRule), at(now));
+    scheduler.handle(WatchEvent::Complete(WatchedKind::DeviceTaintRule), at(now));
 }
 
 /// Checks that the device is reserved and the pod is bound.
@@ -47,34 +47,34 @@ fn check_bound(scheduler: &mut Scheduler, now: u64) {
 
 #[test]
 fn pod_waits_while_a_rule_taints_its_device_and_is_bound_after_rule_deletion() {
-    let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
+    let mut scheduler = scheduler_with(&[rule("r", &json!({"driver": "d.example"}))]);
     let why = "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, \
         preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     let said = condition(&decide(&mut scheduler, 0));
     assert_eq!(said, Some(("Unschedulable".to_owned(), why.to_owned())));
-    scheduler.tell(WatchEvent::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
+    scheduler.handle(WatchEvent::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
     check_bound(&mut scheduler, 60);
 }
 
 #[test]
 fn rules_that_change_no_device_wake_no_pod() {
-    let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
+    let mut scheduler = scheduler_with(&[rule("r", &json!({"driver": "d.example"}))]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some());
-    scheduler.tell(WatchEvent::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
-    scheduler.tell(WatchEvent::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
-    scheduler.tell(WatchEvent::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
+    scheduler.handle(WatchEvent::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
+    scheduler.handle(WatchEvent::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
+    scheduler.handle(WatchEvent::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
     assert_eq!(
         (decide(&mut scheduler, 60), scheduler.count(QueuePlace::Unschedulable)),
         (vec![], 1)
     );
     // The rule now selects the devices of another pool.
-    scheduler.tell(WatchEvent::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
+    scheduler.handle(WatchEvent::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
     check_bound(&mut scheduler, 120);
 }
 
 #[test]
 fn rule_absent_from_a_new_list_is_deleted() {
-    let mut scheduler = knowing(&[rule("r", &Value::Null)]);
+    let mut scheduler = scheduler_with(&[rule("r", &Value::Null)]);
     assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector means all devices");
     list(&mut scheduler, &[rule("new", &json!({"device": "g1"}))], 60);
     check_bound(&mut scheduler, 60);
@@ -85,7 +85,7 @@ fn no_pod_is_decided_before_taint_rules_are_synced_if_the_gate_is_on() {
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);
-    tell_all(&mut scheduler, &things);
+    deliver_lists(&mut scheduler, &things);
     assert_eq!(decide(&mut scheduler, 0), []);
     let missing: Vec<WatchedKind> = scheduler.cache.missing().collect();
     assert_eq!(missing, [WatchedKind::DeviceTaintRule]);

@@ -45,18 +45,18 @@ pub(crate) fn condition(commands: &[Command]) -> Option<(String, String)> {
 #[test]
 fn no_pod_is_decided_before_all_kinds_are_synced() {
     let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
-    scheduler.tell(WatchEvent::Begun(WatchedKind::Pod), at(0));
-    scheduler.tell(WatchEvent::Listed(pod("p", "1")), at(0));
-    scheduler.tell(WatchEvent::Complete(WatchedKind::Pod), at(0));
+    scheduler.handle(WatchEvent::Begun(WatchedKind::Pod), at(0));
+    scheduler.handle(WatchEvent::Listed(pod("p", "1")), at(0));
+    scheduler.handle(WatchEvent::Complete(WatchedKind::Pod), at(0));
     assert!(!scheduler.decide_next(at(0)));
 }
 
 #[test]
 fn pod_that_lost_its_node_in_a_restored_store_no_longer_occupies_room() {
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    let mut scheduler = knowing(vec![node("n", "1"), there]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), there]);
     assert!(decide(&mut scheduler, 0).is_empty());
-    tell_all(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
+    deliver_lists(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
     let commands = decide(&mut scheduler, 1);
     let (again, node) = bound(&commands[0]).expect("there is room: its own");
     assert_eq!((again.key.as_str(), &*node), ("default/p", "n"));
@@ -64,7 +64,7 @@ fn pod_that_lost_its_node_in_a_restored_store_no_longer_occupies_room() {
 
 #[test]
 fn pod_is_bound_and_gets_a_scheduled_event() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "1")]);
     let commands = decide(&mut scheduler, 0);
     let (pod, node) = bound(&commands[0]).expect("it is bound");
     assert_eq!((pod.key.as_str(), &*node, commands.len()), ("default/p", "n", 1));
@@ -75,13 +75,13 @@ fn pod_is_bound_and_gets_a_scheduled_event() {
     assert_eq!(notes[0].note, "Successfully assigned default/p to n");
     assert_eq!((notes[0].action, notes[0].warning), ("Binding", false));
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(WatchEvent::Set(there), at(2));
+    scheduler.handle(WatchEvent::Set(there), at(2));
     assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
 }
 
 #[test]
 fn pod_without_room_gets_a_condition_and_is_retried_when_a_pod_is_deleted() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let commands = decide(&mut scheduler, 0);
     let (first, node) = bound(&commands[0]).expect("one is bound");
     let why = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
@@ -90,16 +90,16 @@ fn pod_without_room_gets_a_condition_and_is_retried_when_a_pod_is_deleted() {
     assert_eq!(said(&commands, "FailedScheduling")[0].note, why);
     scheduler.ended(&first, &node, BindingResult::Bound, at(1));
     let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(WatchEvent::Set(there.clone()), at(1));
+    scheduler.handle(WatchEvent::Set(there.clone()), at(1));
     assert_eq!(decide(&mut scheduler, 5).iter().find_map(bound), None);
-    scheduler.tell(WatchEvent::Gone(there), at(6));
+    scheduler.handle(WatchEvent::Gone(there), at(6));
     let (second, _) = decide(&mut scheduler, 6).iter().find_map(bound).expect("it has room now");
     assert_ne!(first, second);
 }
 
 #[test]
 fn a_binding_that_fails_gives_the_room_back() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
     scheduler.ended(&pod, &node, BindingResult::Failed("refused".to_owned()), at(1));
     let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
@@ -112,10 +112,10 @@ fn a_binding_that_fails_gives_the_room_back() {
 
 #[test]
 fn lost_binding_response_is_no_error_if_the_pod_is_observed_on_its_node() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
     let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    scheduler.tell(WatchEvent::Set(there), at(1));
+    scheduler.handle(WatchEvent::Set(there), at(1));
     scheduler.ended(&pod, &node, BindingResult::Failed("no answer".to_owned()), at(2));
     assert_eq!(scheduler.take_commands(), []);
     assert_eq!(decide(&mut scheduler, 60), []);
@@ -123,10 +123,10 @@ fn lost_binding_response_is_no_error_if_the_pod_is_observed_on_its_node() {
 
 #[test]
 fn pod_deleted_during_binding_frees_its_room() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
     let gone = with(first.key.name(), "1", |_| {});
-    scheduler.tell(WatchEvent::Gone(gone), at(5));
+    scheduler.handle(WatchEvent::Gone(gone), at(5));
     let (second, _) = decide(&mut scheduler, 5).iter().find_map(bound).expect("room is free");
     assert_ne!(first, second);
     scheduler.ended(&first, &node, BindingResult::Failed("gone".to_owned()), at(6));
@@ -135,10 +135,10 @@ fn pod_deleted_during_binding_frees_its_room() {
 
 #[test]
 fn a_namesake_is_another_pod() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "1")]);
     let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     let namesake = with("p", "1", |pod| pod["metadata"]["uid"] = json!("other"));
-    scheduler.tell(WatchEvent::Set(namesake), at(1));
+    scheduler.handle(WatchEvent::Set(namesake), at(1));
     let (second, _) = decide(&mut scheduler, 1).iter().find_map(bound).expect("it has room");
     assert_eq!((&*second.uid, second.key == first.key), ("other", true));
     scheduler.ended(&first, &node, BindingResult::Failed("gone".to_owned()), at(2));
@@ -148,17 +148,17 @@ fn a_namesake_is_another_pod() {
 #[test]
 fn scheduling_gate_holds_a_pod_until_the_gate_is_removed() {
     let gated = with("p", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
-    let mut scheduler = knowing(vec![node("n", "1"), gated]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), gated]);
     assert_eq!(decide(&mut scheduler, 0), []);
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
-    scheduler.tell(WatchEvent::Set(pod("p", "1")), at(1));
+    scheduler.handle(WatchEvent::Set(pod("p", "1")), at(1));
     assert!(decide(&mut scheduler, 1).iter().any(|command| bound(command).is_some()));
 }
 
 #[test]
 fn pods_of_other_schedulers_are_left_alone() {
     let other = with("p", "1", |pod| pod["spec"]["schedulerName"] = json!("other"));
-    let mut scheduler = knowing(vec![node("n", "1"), other]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), other]);
     assert_eq!(decide(&mut scheduler, 0), []);
 }
 
@@ -167,7 +167,7 @@ fn a_pod_that_is_being_deleted_gets_no_node() {
     let leaving = with("p", "1", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
     });
-    let mut scheduler = knowing(vec![node("n", "1"), leaving]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), leaving]);
     let notes = said(&decide(&mut scheduler, 0), "FailedScheduling");
     assert_eq!(notes[0].note, "skip schedule deleting pod: default/p");
 }
@@ -176,7 +176,7 @@ fn a_pod_that_is_being_deleted_gets_no_node() {
 fn a_pod_of_higher_priority_takes_the_place_of_another() {
     let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
     let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
-    let mut scheduler = knowing(vec![node("n", "1"), low.clone(), high]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), low.clone(), high]);
     let commands = decide(&mut scheduler, 0);
     let victims = commands.iter().find_map(|command| match command {
         Command::Evict { victims, message, notes, pod } => Some((victims, message, notes, pod)),
@@ -193,9 +193,9 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     });
     assert_eq!(nominated, Some("n"));
     // No pod of lower priority gets the room meanwhile.
-    scheduler.tell(WatchEvent::Set(pod("other", "1")), at(1));
+    scheduler.handle(WatchEvent::Set(pod("other", "1")), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
-    scheduler.tell(WatchEvent::Gone(low), at(2));
+    scheduler.handle(WatchEvent::Gone(low), at(2));
     let commands = decide(&mut scheduler, 5);
     assert_eq!(commands.iter().find_map(bound), None, "nobody knows that all victims were told");
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
@@ -209,7 +209,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
 fn room_that_could_not_be_made_is_made_again() {
     let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
     let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
-    let mut scheduler = knowing(vec![node("n", "1"), low, high]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), low, high]);
     let evicts = |commands: Vec<Command>| {
         commands.into_iter().find_map(|command| match command {
             Command::Evict { pod, .. } => Some(pod),
@@ -225,7 +225,7 @@ fn room_that_could_not_be_made_is_made_again() {
 fn the_node_that_is_kept_for_a_pod_comes_before_better_ones() {
     let kept = with("p", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
     let other = with("o", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
-    let mut scheduler = knowing(vec![node("n", "2"), node("empty", "4"), other, kept]);
+    let mut scheduler = scheduler_with(vec![node("n", "2"), node("empty", "4"), other, kept]);
     let (_, at) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     assert_eq!(&*at, "n");
 }
@@ -239,52 +239,52 @@ fn update_older_than_a_nomination_does_not_clear_the_nomination() {
             change(pod);
         })
     };
-    let mut scheduler = knowing(vec![node("n", "1"), low, high(&|_| ())]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), low, high(&|_| ())]);
     decide(&mut scheduler, 0);
     let kept = |scheduler: &Scheduler| scheduler.cache.nominated_on("n").len();
     assert_eq!(kept(&scheduler), 1);
     // The update was written before the API server had the nomination.
     let labelled = high(&|pod| pod["metadata"]["labels"] = json!({"a": "b"}));
-    scheduler.tell(WatchEvent::Set(labelled), at(1));
+    scheduler.handle(WatchEvent::Set(labelled), at(1));
     assert_eq!(kept(&scheduler), 1);
     let nominated = high(&|pod| pod["status"] = json!({"nominatedNodeName": "n"}));
-    scheduler.tell(WatchEvent::Set(nominated), at(2));
+    scheduler.handle(WatchEvent::Set(nominated), at(2));
     assert_eq!(kept(&scheduler), 1);
-    scheduler.tell(WatchEvent::Set(high(&|_| ())), at(3));
+    scheduler.handle(WatchEvent::Set(high(&|_| ())), at(3));
     assert_eq!(kept(&scheduler), 0, "somebody took it back");
 }
 
 #[test]
 fn nomination_is_not_inherited_by_a_new_pod_of_the_same_name() {
     let kept = with("p", "3", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
-    let mut scheduler = knowing(vec![node("n", "1"), kept]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), kept]);
     assert_eq!(scheduler.cache.nominated_on("n").len(), 1);
     let namesake = with("p", "3", |pod| pod["metadata"]["uid"] = json!("other"));
-    scheduler.tell(WatchEvent::Set(namesake), at(1));
+    scheduler.handle(WatchEvent::Set(namesake), at(1));
     assert_eq!(scheduler.cache.nominated_on("n"), []);
 }
 
 #[test]
 fn pod_bound_elsewhere_by_another_scheduler_frees_its_assumed_room() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
-    scheduler.tell(WatchEvent::Set(node("other", "1")), at(1));
+    scheduler.handle(WatchEvent::Set(node("other", "1")), at(1));
     // The second pod would fit on the new node, but another scheduler binds the first pod there.
     let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("other"));
-    scheduler.tell(WatchEvent::Set(there), at(1));
+    scheduler.handle(WatchEvent::Set(there), at(1));
     let (second, at) = decide(&mut scheduler, 20).iter().find_map(bound).expect("room is free");
     assert_eq!((first != second, &*at), (true, "n"));
 }
 
 #[test]
 fn pod_update_during_binding_counts_after_the_binding_fails() {
-    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let mut scheduler = scheduler_with(vec![node("n", "1"), pod("p", "1")]);
     let (first, at_node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
     let newer = with("p", "1", |pod| {
         pod["metadata"]["resourceVersion"] = json!("7");
         pod["spec"]["nodeSelector"] = json!({"no": "node"});
     });
-    scheduler.tell(WatchEvent::Set(newer), at(1));
+    scheduler.handle(WatchEvent::Set(newer), at(1));
     scheduler.ended(&first, &at_node, BindingResult::Failed("no".to_owned()), at(2));
     let notes = said(&scheduler.take_commands(), "FailedScheduling");
     assert_eq!(notes[0].version.as_deref(), Some("7"));
@@ -305,7 +305,10 @@ fn each_pod_is_decided_by_the_profile_of_its_scheduler_name() {
     };
     let pods = [of("a", "default-scheduler"), of("b", "full"), of("c", "other")];
     let nodes = [node("used", "8"), node("empty", "8")];
-    tell_all(&mut scheduler, &nodes.into_iter().chain(pods).chain([there]).collect::<Vec<_>>());
+    deliver_lists(
+        &mut scheduler,
+        &nodes.into_iter().chain(pods).chain([there]).collect::<Vec<_>>(),
+    );
     let commands = decide(&mut scheduler, 0);
     let mut bound: Vec<_> = commands.iter().filter_map(bound).collect();
     bound.sort_by(|a, b| a.0.key.as_str().cmp(b.0.key.as_str()));
@@ -323,7 +326,7 @@ fn partial_node_scoring_rotates_through_the_nodes() {
     let mut scheduler = Scheduler::new(vec![part], without_second_look(), 1);
     let nodes = (0..200).map(|at| node(&format!("n{at}"), "100"));
     let pods = (0..4).map(|at| pod(&format!("p{at}"), "1"));
-    tell_all(&mut scheduler, &nodes.chain(pods).collect::<Vec<_>>());
+    deliver_lists(&mut scheduler, &nodes.chain(pods).collect::<Vec<_>>());
     let commands = decide(&mut scheduler, 0);
     let found = commands.iter().filter_map(bound).map(|(_, node)| {
         let row = scheduler.cache.cluster.row(&node).expect("it is there");
@@ -338,7 +341,7 @@ pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[WatchedObject
     change(&mut extender);
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_extenders(vec![extender]);
-    tell_all(&mut scheduler, things);
+    deliver_lists(&mut scheduler, things);
     scheduler
 }
 
@@ -368,7 +371,7 @@ fn pod_is_bound_to_the_node_that_an_extender_prefers() {
     assert_eq!(names.len(), 3);
     assert_eq!(decide(&mut scheduler, 1), [], "nobody else is decided meanwhile");
     // One of the nodes that are left is deleted; the other gets a score above that of any plugin.
-    scheduler.tell(WatchEvent::Gone(node("c", "8")), at(1));
+    scheduler.handle(WatchEvent::Gone(node("c", "8")), at(1));
     let left = ["b", "c"].map(str::to_owned).into();
     let nodes = extender::consulted::Nodes {
         left,
@@ -409,7 +412,7 @@ fn pods_without_extenders_are_decided_while_an_extender_hangs() {
     let ms = Duration::from_millis;
     assert!(scheduler.decide_next(at(0)));
     let consult = question(&scheduler.take_commands()).expect("it is asked");
-    scheduler.tell(WatchEvent::Set(pod("plain", "1")), ms(10));
+    scheduler.handle(WatchEvent::Set(pod("plain", "1")), ms(10));
     assert!(!scheduler.decide_next(ms(99)), "an extender that answers keeps the order");
     assert_eq!(scheduler.patience_due(), Some(ms(100)));
     assert!(scheduler.decide_next(ms(100)));
@@ -436,7 +439,7 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     scheduler.consulted(answer(&consult, nodes), at(2));
     assert_eq!(searched(&mut scheduler), [Fact::Decided(at(2))]);
     // A call that fails ends the decision as well.
-    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(3));
+    scheduler.handle(WatchEvent::Set(pod("q", "1")), at(3));
     let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
     let no = Err(extender::ExtenderError::Answered("no answer".to_owned()));
     let about = consult.about;
@@ -448,7 +451,7 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     });
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    tell_all(&mut scheduler, &[node("a", "8"), pod("p", "9"), going]);
+    deliver_lists(&mut scheduler, &[node("a", "8"), pod("p", "9"), going]);
     decide(&mut scheduler, 5);
     assert_eq!(searched(&mut scheduler), [search, Fact::Decided(Duration::ZERO)]);
 }
@@ -459,7 +462,7 @@ fn nominated_node_is_evaluated_in_a_separate_search() {
     // CPUs of the nominated node, number of evaluations
     for (cpu, searches) in [("8", 1), ("1", 2)] {
         let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "a"}));
-        let mut scheduler = knowing(vec![node("a", cpu), node("b", "8"), kept]);
+        let mut scheduler = scheduler_with(vec![node("a", cpu), node("b", "8"), kept]);
         let commands = decide(&mut scheduler, 0);
         let (_, at_node) = commands.iter().find_map(bound).expect("it is bound");
         assert_eq!(&*at_node, if searches == 1 { "a" } else { "b" });
@@ -469,7 +472,7 @@ fn nominated_node_is_evaluated_in_a_separate_search() {
     }
     // A deleted node is not evaluated.
     let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "gone"}));
-    let mut scheduler = knowing(vec![node("b", "8"), kept]);
+    let mut scheduler = scheduler_with(vec![node("b", "8"), kept]);
     decide(&mut scheduler, 0);
     assert_eq!(searched(&mut scheduler), [search, Fact::Decided(Duration::ZERO)]);
 }
@@ -481,7 +484,7 @@ fn search_is_counted_only_when_nodes_are_evaluated() {
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
     });
     for things in [vec![node("n", "1"), lacks], vec![pod("p", "1")]] {
-        let mut scheduler = knowing(things);
+        let mut scheduler = scheduler_with(things);
         decide(&mut scheduler, 0);
         assert_eq!(searched(&mut scheduler), [Fact::Decided(Duration::ZERO)]);
     }
@@ -501,7 +504,7 @@ fn a_pod_that_an_extender_rejects_everywhere_waits_for_anything() {
     assert_eq!((reason.as_str(), message.as_str()), ("Unschedulable", want));
     assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1);
     let other = with("o", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
-    scheduler.tell(WatchEvent::Set(other), at(30));
+    scheduler.handle(WatchEvent::Set(other), at(30));
     assert!(question(&decide(&mut scheduler, 30)).is_some(), "it is tried again");
 }
 
@@ -594,15 +597,15 @@ fn given() -> Value {
 #[test]
 fn pod_is_bound_after_its_volumes_are_bound() {
     let things = [node("a", "8"), node("b", "8"), with_claim("p")];
-    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
     let commands = decide(&mut scheduler, 0);
     let pod = binds_volumes(&commands).expect("its volume is bound first");
     assert_eq!((commands.len(), scheduler.assumed()), (2, 1));
     assert_eq!(nominated(&commands), ["a"], "others learn of it before it is bound");
     scheduler.volumes_written(written(&pod, "5"), at(1));
-    scheduler.tell(WatchEvent::Set(volume("5", given())), at(2));
+    scheduler.handle(WatchEvent::Set(volume("5", given())), at(2));
     assert_eq!(scheduler.take_commands(), []);
-    scheduler.tell(WatchEvent::Set(claim("6", true)), at(3));
+    scheduler.handle(WatchEvent::Set(claim("6", true)), at(3));
     let commands = scheduler.take_commands();
     let (bound, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((bound, &*at_node), (pod, "a"));
@@ -623,12 +626,12 @@ pub(super) fn renamed(thing: WatchedObject, name: &str) -> WatchedObject {
 #[test]
 fn unrelated_events_cause_no_check_of_a_pod_waiting_for_its_volumes() {
     let things = [node("a", "8"), node("b", "8"), with_claim("p")];
-    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
     let mut looks = |told: WatchEvent| {
         let before = scheduler.binding_volumes.looks;
-        scheduler.tell(told, at(2));
+        scheduler.handle(told, at(2));
         scheduler.binding_volumes.looks - before
     };
     assert_eq!(looks(WatchEvent::Set(renamed(claim("1", false), "d"))), 0);
@@ -645,7 +648,7 @@ fn pod_is_bound_when_the_volume_provisioned_for_its_claim_is_observed() {
     let class = json!({"metadata": {"name": "local"}, "provisioner": "d",
         "volumeBindingMode": "WaitForFirstConsumer"});
     let things = [node("a", "8"), with_claim("p"), WatchedObject::StorageClass(object(class))];
-    let mut scheduler = knowing(things.into_iter().chain([claim("1", false)]).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain([claim("1", false)]).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is made first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
     let mut bound_claim = claim("6", true);
@@ -653,16 +656,16 @@ fn pod_is_bound_when_the_volume_provisioned_for_its_claim_is_observed() {
         let all = claim.metadata.annotations.get_or_insert_default();
         all.insert("volume.kubernetes.io/selected-node".to_owned(), "a".to_owned());
     }
-    scheduler.tell(WatchEvent::Set(bound_claim), at(2));
+    scheduler.handle(WatchEvent::Set(bound_claim), at(2));
     assert_eq!(scheduler.take_commands(), [], "the volume is not known yet");
-    scheduler.tell(WatchEvent::Set(volume("4", Value::Null)), at(3));
+    scheduler.handle(WatchEvent::Set(volume("4", Value::Null)), at(3));
     assert!(scheduler.take_commands().iter().find_map(bound).is_some());
 }
 
 #[test]
 fn pod_whose_volumes_are_not_bound_in_time_is_requeued_with_an_error() {
     let things = [node("a", "8"), with_claim("p")];
-    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
     assert_eq!(scheduler.next_due(false), Some(at(600)));
@@ -679,7 +682,7 @@ fn pod_whose_volumes_are_not_bound_in_time_is_requeued_with_an_error() {
 #[test]
 fn a_volume_that_could_not_be_written_is_free_again() {
     let things = [node("a", "8"), with_claim("p")];
-    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     let error = Some("the object has been modified".to_owned());
     let failed = VolumeWrites { pod: pod.clone(), number: 1, versions: vec![], error };
@@ -708,11 +711,11 @@ fn volume_wait_fails_at_once_when_claim_volume_or_node_is_deleted() {
     ];
     for (why, told) in gone {
         let things = [node("a", "8"), with_claim("p")];
-        let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+        let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
         let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
         scheduler.volumes_written(written(&pod, "5"), at(1));
-        scheduler.tell(told, at(2));
-        let said = condition(&scheduler.take_commands()).expect("it is told").1;
+        scheduler.handle(told, at(2));
+        let said = condition(&scheduler.take_commands()).expect("a condition").1;
         let want = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
         assert_eq!(said, want);
     }
@@ -721,12 +724,12 @@ fn volume_wait_fails_at_once_when_claim_volume_or_node_is_deleted() {
 #[test]
 fn pod_deleted_while_waiting_for_its_volumes_releases_them() {
     let things = [node("a", "8"), with_claim("p")];
-    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let mut scheduler = scheduler_with(things.into_iter().chain(volumes()).collect());
     binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
-    scheduler.tell(WatchEvent::Gone(with_claim("p")), at(1));
+    scheduler.handle(WatchEvent::Gone(with_claim("p")), at(1));
     assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Binding)), (0, 0));
     // The next pod gets the volume.
-    scheduler.tell(WatchEvent::Set(with_claim("q")), at(2));
+    scheduler.handle(WatchEvent::Set(with_claim("q")), at(2));
     assert!(binds_volumes(&decide(&mut scheduler, 2)).is_some());
 }
 
@@ -735,15 +738,15 @@ fn pod_is_requeued_by_its_own_claim_and_by_no_other_claim() {
     let mut things = volumes();
     things.truncate(2);
     let pods = [node("a", "8"), with_claim("p")];
-    let mut scheduler = knowing(pods.into_iter().chain(things).collect());
+    let mut scheduler = scheduler_with(pods.into_iter().chain(things).collect());
     let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
     let why = "0/1 nodes are available: persistentvolumeclaim \"c\" not found. not found";
     assert_eq!(message, why);
     let other = WatchedObject::PersistentVolumeClaim(object(json!({"metadata": {"name": "other",
         "namespace": "default", "resourceVersion": "2"}, "spec": {}})));
-    scheduler.tell(WatchEvent::Set(other), at(30));
+    scheduler.handle(WatchEvent::Set(other), at(30));
     assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1);
-    scheduler.tell(WatchEvent::Set(claim("3", false)), at(31));
+    scheduler.handle(WatchEvent::Set(claim("3", false)), at(31));
     assert!(binds_volumes(&decide(&mut scheduler, 31)).is_some());
 }
 
@@ -790,15 +793,15 @@ fn victims(commands: &[Command]) -> Vec<String> {
 fn pod_using_a_read_write_once_pod_claim_is_preempted_by_higher_priority() {
     let things = [node("a", "8"), node("b", "8"), using("low", "c", 0, Some("a"))];
     let things = things.into_iter().chain(of_driver("c", "ReadWriteOncePod"));
-    let mut scheduler = knowing(things.collect());
-    scheduler.tell(WatchEvent::Set(using("same", "c", 0, None)), at(1));
+    let mut scheduler = scheduler_with(things.collect());
+    scheduler.handle(WatchEvent::Set(using("same", "c", 0, None)), at(1));
     let commands = decide(&mut scheduler, 1);
     assert_eq!(victims(&commands), [""; 0]);
     let why = "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with \
         ReadWriteOncePod access mode already in-use by another pod.";
     let message = condition(&commands).expect("a condition").1;
     assert!(message.starts_with(why), "{message}");
-    scheduler.tell(WatchEvent::Set(using("high", "c", 5, None)), at(2));
+    scheduler.handle(WatchEvent::Set(using("high", "c", 5, None)), at(2));
     let commands = decide(&mut scheduler, 2);
     assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
 }
@@ -810,8 +813,8 @@ fn pod_with_the_last_attachment_of_a_node_is_preempted_by_higher_priority() {
         "spec": {"drivers": [{"name": "d", "nodeID": "a", "allocatable": {"count": 1}}]}})));
     let things = [node("a", "8"), limit, using("low", "c", 0, Some("a"))];
     let made = ["c", "e"].into_iter().flat_map(|name| of_driver(name, "ReadWriteOnce"));
-    let mut scheduler = knowing(things.into_iter().chain(made).collect());
-    scheduler.tell(WatchEvent::Set(using("high", "e", 5, None)), at(1));
+    let mut scheduler = scheduler_with(things.into_iter().chain(made).collect());
+    scheduler.handle(WatchEvent::Set(using("high", "e", 5, None)), at(1));
     let commands = decide(&mut scheduler, 1);
     assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
     let Some(Command::Evict { pod, .. }) =
@@ -819,7 +822,7 @@ fn pod_with_the_last_attachment_of_a_node_is_preempted_by_higher_priority() {
     else {
         panic!("{commands:?}");
     };
-    scheduler.tell(WatchEvent::Gone(using("low", "c", 0, Some("a"))), at(2));
+    scheduler.handle(WatchEvent::Gone(using("low", "c", 0, Some("a"))), at(2));
     scheduler.evicted(&Evicted { pod: pod.clone(), all: true, took: Duration::ZERO }, at(2));
     let (bound, node) = decide(&mut scheduler, 30).iter().find_map(bound).expect("it has room");
     assert_eq!((bound.key.name(), &*node), ("high", "a"));

@@ -107,7 +107,7 @@ impl Scheduler {
         let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
         let tried = std::mem::take(&mut cycle.tried);
         let came = std::mem::replace(&mut cycle.came, GroupOutcome::Nowhere);
-        let again = tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.asked)));
+        let again = tried.iter().map(|one| (one.uid.clone(), Rc::clone(&one.queued)));
         cycle.left = again.collect();
         trials.done.push(PlacementTrial { placement: trials.now.take(), tried, came });
         if let Some(next) = trials.left.pop_front() {
@@ -147,7 +147,7 @@ impl Scheduler {
             .iter()
             .map(|at| {
                 let has_node = done[*at].tried.iter().filter(|one| one.place.is_some());
-                let pods: Vec<_> = has_node.map(|one| &one.asked.spec.requests).collect();
+                let pods: Vec<_> = has_node.map(|one| &one.queued.spec.requests).collect();
                 let rows = done[*at].placement.as_ref().map(|placement| &placement.rows);
                 let full = rows.map_or(0, |rows| self.cache.cluster.fullness(rows, &pods));
                 (placed + pods.len(), full)

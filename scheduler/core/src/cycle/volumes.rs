@@ -97,7 +97,7 @@ pub(super) enum About {
 }
 
 impl About {
-    pub(super) fn of(told: &WatchEvent) -> Self {
+    pub(super) fn of(watch_event: &WatchEvent) -> Self {
         let topic = |kind: WatchedKind, key: &dyn Fn() -> ObjectKey| match kind {
             WatchedKind::PersistentVolumeClaim => Self::One(Topic::Claim(key())),
             WatchedKind::PersistentVolume => Self::One(Topic::Volume(key().name().to_owned())),
@@ -106,7 +106,7 @@ impl About {
             }
             _ => Self::Nothing,
         };
-        match told {
+        match watch_event {
             WatchEvent::Listed(thing) | WatchEvent::Set(thing) | WatchEvent::Gone(thing) => {
                 topic(thing.kind(), &|| thing.key())
             }
@@ -137,8 +137,8 @@ pub struct VolumeWrites {
 
 impl Scheduler {
     /// Assumes the volumes that are selected for a pod on a node.
-    pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &QueuedPod, node: &Rc<str>) {
-        let claims = self.cache.claims(&asked.pod.whole()).ok().flatten();
+    pub(super) fn choose_volumes(&mut self, uid: &Uid, queued: &QueuedPod, node: &Rc<str>) {
+        let claims = self.cache.claims(&queued.pod.whole()).ok().flatten();
         let row = self.cache.cluster.row(node);
         let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
         let Some(choice) = choice else { return };
@@ -161,10 +161,10 @@ impl Scheduler {
         else {
             return false;
         };
-        let profile = self.cache.profile(assumed.asked.profile);
+        let profile = self.cache.profile(assumed.queued.profile);
         let time = Duration::from_secs(profile.timeouts.volume_bind_seconds);
         binding.until = now.saturating_add(time);
-        let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
+        let (pod, writes) = (pod_ref(&assumed.queued, uid), binding.writes.clone());
         let (number, is_wanted) = (binding.number, Rc::clone(&binding.is_wanted));
         self.commands.push(Command::BindVolumes { pod, number, writes, is_wanted });
         true
@@ -245,7 +245,7 @@ impl Scheduler {
             self.forget_volumes(uid);
             return;
         };
-        let pod = pod_ref(&assumed.asked, uid);
+        let pod = pod_ref(&assumed.queued, uid);
         self.facts.push(Fact::VolumesFailed);
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
     }
@@ -263,9 +263,9 @@ impl Scheduler {
         if self.binding_volumes.of_pods.contains_key(uid) || self.devices.waits(uid) {
             return;
         }
-        if let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) {
-            let (asked, node) = (Rc::clone(asked), Rc::clone(node));
-            self.bind(uid, &asked, &node);
+        if let Some(Assumed { queued, node, .. }) = self.assumed.get(uid) {
+            let (queued, node) = (Rc::clone(queued), Rc::clone(node));
+            self.bind(uid, &queued, &node);
         }
     }
 

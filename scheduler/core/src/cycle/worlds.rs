@@ -92,7 +92,7 @@ struct SchedulerWorld {
     preempts_whole: bool,
     known: groups::KnownPods,
     of_claims: claims::ClaimWrites,
-    untold: HashMap<WatchedKind, VecDeque<WatchEvent>>,
+    undelivered: HashMap<WatchedKind, VecDeque<WatchEvent>>,
     binds: Vec<(PodRef, Rc<str>)>,
     answers: Vec<(PodRef, Rc<str>, BindingResult)>,
     /// Statuses not written yet, the latest for each pod.
@@ -105,7 +105,7 @@ struct SchedulerWorld {
     /// Nodes shrink or are deleted while their pods stay.
     nodes_shrink: bool,
     /// Events delivered to the leader, if others may take over, and the number of takeovers.
-    told: Vec<WatchEvent>,
+    delivered: Vec<WatchEvent>,
     has_successors: bool,
     hand_overs: usize,
     /// The scheduler panics at random; `flawed` are the objects that made it panic.
@@ -141,7 +141,7 @@ impl SchedulerWorld {
             preempts_whole: seed.is_multiple_of(6),
             known: BTreeMap::new(),
             of_claims: claims::ClaimWrites::default(),
-            untold: HashMap::new(),
+            undelivered: HashMap::new(),
             binds: Vec::new(),
             answers: Vec::new(),
             statuses: Vec::new(),
@@ -150,7 +150,7 @@ impl SchedulerWorld {
             numbered: 0,
             now: 0,
             nodes_shrink: seed.is_multiple_of(2),
-            told: Vec::new(),
+            delivered: Vec::new(),
             has_successors: seed.is_multiple_of(5),
             hand_overs: 0,
             has_panics: seed.is_multiple_of(10),
@@ -159,8 +159,8 @@ impl SchedulerWorld {
         }
     }
 
-    fn tell(&mut self, kind: WatchedKind, told: WatchEvent) {
-        self.untold.entry(kind).or_default().push_back(told);
+    fn queue_event(&mut self, kind: WatchedKind, watch_event: WatchEvent) {
+        self.undelivered.entry(kind).or_default().push_back(watch_event);
     }
 
     fn all(&mut self, kind: WatchedKind) -> &mut BTreeMap<String, Value> {
@@ -177,7 +177,7 @@ impl SchedulerWorld {
     fn set(&mut self, kind: WatchedKind, name: &str, mut value: Value) {
         self.numbered += 1;
         value["metadata"]["resourceVersion"] = self.numbered.to_string().into();
-        self.tell(kind, WatchEvent::Set(thing(kind, &value)));
+        self.queue_event(kind, WatchEvent::Set(thing(kind, &value)));
         let all = self.all(kind);
         all.insert(name.to_owned(), value);
     }
@@ -186,7 +186,7 @@ impl SchedulerWorld {
         let all = self.all(kind);
         if let Some(value) = all.remove(name) {
             self.numbered += 1;
-            self.tell(kind, WatchEvent::Gone(thing(kind, &value)));
+            self.queue_event(kind, WatchEvent::Gone(thing(kind, &value)));
         }
     }
 
@@ -445,9 +445,9 @@ impl SchedulerWorld {
 
     /// Delivers an event or the result of a binding.
     fn deliver(&mut self, scheduler: &mut Scheduler) -> bool {
-        match self.next_told() {
-            Some(told) => {
-                self.apply(scheduler, told);
+        match self.next_delivered() {
+            Some(watch_event) => {
+                self.apply(scheduler, watch_event);
                 true
             }
             None => self.answer(scheduler),
@@ -455,16 +455,16 @@ impl SchedulerWorld {
     }
 
     /// Returns the next event: the oldest one of a random kind.
-    fn next_told(&mut self) -> Option<WatchEvent> {
+    fn next_delivered(&mut self) -> Option<WatchEvent> {
         let kinds = self.kinds();
         let first = self.chance.below(kinds.len());
         let mut turns = kinds.iter().copied().cycle().skip(first).take(kinds.len());
-        let told = turns.find_map(|kind| self.untold.get_mut(&kind)?.pop_front())?;
+        let watch_event = turns.find_map(|kind| self.undelivered.get_mut(&kind)?.pop_front())?;
         if self.has_successors {
-            self.told.push(told.clone());
+            self.delivered.push(watch_event.clone());
         }
-        self.hears(&told);
-        Some(told)
+        self.hears(&watch_event);
+        Some(watch_event)
     }
 
     /// Delivers one pending result.

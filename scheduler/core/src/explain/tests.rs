@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cycle::Scheduler;
-use crate::cycle::tests::{at, decide, tell_all, with};
+use crate::cycle::tests::{at, decide, deliver_lists, with};
 use crate::queue::Settings;
 use crate::watch_event::{WatchEvent, WatchedObject};
 
@@ -308,10 +308,10 @@ fn a_queued_pod_shows_its_queue_and_its_next_attempt() {
     let gated = with("gated", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
     let objects = [node("n", "1", json!([])), large("p", "3"), large("q", "2"), gated];
     let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
-    tell_all(&mut scheduler, &objects);
+    deliver_lists(&mut scheduler, &objects);
     decide(&mut scheduler, 0);
     // Enough for one of them.
-    scheduler.tell(WatchEvent::Set(node("n", "2", json!([]))), at(0));
+    scheduler.handle(WatchEvent::Set(node("n", "2", json!([]))), at(0));
     let mut of = |name: &str, now| {
         let key = ObjectKey::new("default", name);
         let answer = scheduler.explain(&key, None, at(now)).expect("it waits");

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::*;
 use crate::config;
 use crate::cycle::tests::{
-    at, bound, condition, decide, node, nominated, pod, tell_all, with, without_second_look,
+    at, bound, condition, decide, deliver_lists, node, nominated, pod, with, without_second_look,
 };
 use crate::cycle::{BindingResult, Command, Fact, Scheduler};
 use crate::queue::QueuePlace;
@@ -168,7 +168,7 @@ fn running(
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
     let plugins = vec![Some(Rc::new(plugins))];
     let mut scheduler = scheduler.with_plugins(plugins, handle.clone());
-    tell_all(&mut scheduler, things);
+    deliver_lists(&mut scheduler, things);
     (scheduler, handle)
 }
 
@@ -214,10 +214,10 @@ fn out_of_tree_filter_message_is_reported_and_its_hint_decides_requeueing() {
         WatchedObject::Node(node)
     };
     script.deaf.set(true);
-    scheduler.tell(WatchEvent::Set(licensed("1")), at(30));
+    scheduler.handle(WatchEvent::Set(licensed("1")), at(30));
     assert_eq!(scheduler.count(QueuePlace::Unschedulable), 1, "the plugin says it is no use");
     script.deaf.set(false);
-    scheduler.tell(WatchEvent::Set(licensed("2")), at(31));
+    scheduler.handle(WatchEvent::Set(licensed("2")), at(31));
     assert_eq!(where_to(&decide(&mut scheduler, 31)), pair("p", "a"));
 }
 
@@ -357,10 +357,10 @@ fn out_of_tree_gate_opens_on_an_event_if_its_plugin_admits_the_pod() {
     let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "8"), pod("p", "1")], &script, all);
     assert_eq!(decide(&mut scheduler, 0), []);
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
-    scheduler.tell(WatchEvent::Set(node("b", "8")), at(1));
+    scheduler.handle(WatchEvent::Set(node("b", "8")), at(1));
     assert_eq!(scheduler.count(QueuePlace::Gated), 1, "it still says no");
     script.gate.borrow_mut().take();
-    scheduler.tell(WatchEvent::Set(node("c", "8")), at(2));
+    scheduler.handle(WatchEvent::Set(node("c", "8")), at(2));
     assert_eq!(where_to(&decide(&mut scheduler, 2)).len(), 1);
 }
 
@@ -388,7 +388,7 @@ fn failed_reserve_releases_the_node_and_sets_a_condition() {
     assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
     assert_eq!((scheduler.assumed(), scheduler.count(QueuePlace::Unschedulable)), (0, 1));
     script.reserve.borrow_mut().take();
-    scheduler.tell(WatchEvent::Set(node("b", "1")), at(30));
+    scheduler.handle(WatchEvent::Set(node("b", "1")), at(30));
     assert_eq!(where_to(&decide(&mut scheduler, 30)).len(), 1, "room is as before");
 }
 
@@ -461,11 +461,11 @@ fn permission_that_does_not_come_in_time_is_refused() {
 fn pod_deleted_while_waiting_in_permit_is_unreserved_and_forgotten() {
     let script = Rc::<Script>::default();
     let (mut scheduler, handle) = waiting(&script, 60);
-    scheduler.tell(WatchEvent::Gone(pod("p", "1")), at(1));
+    scheduler.handle(WatchEvent::Gone(pod("p", "1")), at(1));
     assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
     assert_eq!((scheduler.assumed(), handle.waiting_pods().len()), (0, 0));
     script.permit.borrow_mut().take();
-    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(2));
+    scheduler.handle(WatchEvent::Set(pod("q", "1")), at(2));
     assert_eq!(where_to(&decide(&mut scheduler, 2)), pair("q", "a"));
 }
 
@@ -473,7 +473,7 @@ fn pod_deleted_while_waiting_in_permit_is_unreserved_and_forgotten() {
 fn removed(told: WatchEvent) -> (Vec<Command>, Scheduler) {
     let (mut scheduler, handle) = waiting(&Rc::default(), 60);
     scheduler.take_facts();
-    scheduler.tell(told, at(3));
+    scheduler.handle(told, at(3));
     assert_eq!((scheduler.assumed(), handle.waiting_pods().len()), (0, 0));
     let facts = scheduler.take_facts();
     let took = Duration::from_secs(3);
@@ -500,7 +500,7 @@ fn pod_deleted_while_waiting_in_permit_gets_an_event_and_is_counted() {
     let (commands, mut scheduler) = removed(WatchEvent::Set(leaves));
     let (reason, _) = condition(&commands).expect("a condition");
     assert_eq!((reason.as_str(), nominated(&commands)), ("Unschedulable", vec![String::new()]));
-    scheduler.tell(WatchEvent::Set(pod("q", "1")), at(4));
+    scheduler.handle(WatchEvent::Set(pod("q", "1")), at(4));
     assert_eq!(nominated(&decide(&mut scheduler, 60)), ["a"], "its room is free");
 }
 
@@ -510,7 +510,7 @@ fn a_victim_that_waits_for_permission_is_not_deleted() {
     let (mut scheduler, _) = waiting(&script, 60);
     script.permit.borrow_mut().take();
     let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(5));
-    scheduler.tell(WatchEvent::Set(high), at(1));
+    scheduler.handle(WatchEvent::Set(high), at(1));
     let commands = decide(&mut scheduler, 1);
     let evicts = commands.iter().any(|command| matches!(command, Command::Evict { .. }));
     assert!(!evicts, "{commands:?}");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config;
-use crate::cycle::tests::{at, decide, object, tell_all, without_second_look};
+use crate::cycle::tests::{at, decide, deliver_lists, object, without_second_look};
 use crate::cycle::{BindingResult, Command, Scheduler};
 
 /// Pods that come.
@@ -79,14 +79,14 @@ impl ShadowPair {
         let text = format!("{HEAD}profiles:\n- {plugins}\n");
         let profiles = config::profiles(&text).expect("a configuration");
         let mut other = Scheduler::new(profiles, without_second_look(), 7);
-        tell_all(&mut other, &nodes());
+        deliver_lists(&mut other, &nodes());
         let followed = Followed { profile: Profile::default(), percentage: 100 };
         let mut shadow = Shadow::new(followed);
         for kind in crate::watch_event::KINDS {
-            shadow.tell(at(0), WatchEvent::Begun(kind));
+            shadow.handle(at(0), WatchEvent::Begun(kind));
             let of = nodes().into_iter().filter(|thing| thing.kind() == kind);
-            of.for_each(|thing| shadow.tell(at(0), WatchEvent::Listed(thing)));
-            shadow.tell(at(0), WatchEvent::Complete(kind));
+            of.for_each(|thing| shadow.handle(at(0), WatchEvent::Listed(thing)));
+            shadow.handle(at(0), WatchEvent::Complete(kind));
         }
         Self { other, shadow, version: 1, now: 0 }
     }
@@ -97,8 +97,8 @@ impl ShadowPair {
         self.now += 11;
         value["metadata"]["resourceVersion"] = self.version.to_string().into();
         let told = || WatchEvent::Set(WatchedObject::Pod(object(value.clone())));
-        self.other.tell(told(), at(self.now));
-        self.shadow.tell(at(self.now), told());
+        self.other.handle(told(), at(self.now));
+        self.shadow.handle(at(self.now), told());
         self.shadow.settle(at(self.now));
     }
 

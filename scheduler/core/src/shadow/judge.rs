@@ -58,7 +58,7 @@ impl Shadow {
         }
         let mut disagreement = self.differs(asking, node);
         let scored = disagreement.difference == DecisionDifference::Score;
-        disagreement.nearby = near.told(&self.cache);
+        disagreement.nearby = near.lines(&self.cache);
         if sampled && scored { ShadowVerdict::Sampled } else { ShadowVerdict::Other(disagreement) }
     }
 
@@ -78,7 +78,7 @@ impl Shadow {
             plugin: None,
             theirs: said.to_owned(),
             ours: ours.map_or_else(|| "it fits".to_owned(), |d| d.message),
-            nearby: near.told(&self.cache),
+            nearby: near.lines(&self.cache),
         })
     }
 

@@ -92,8 +92,8 @@ impl Shadow {
     }
 
     /// Takes a watch event at time `now`, which only grows.
-    pub fn tell(&mut self, now: Duration, told: WatchEvent) {
-        let (version, held) = match told {
+    pub fn handle(&mut self, now: Duration, watch_event: WatchEvent) {
+        let (version, held) = match watch_event {
             WatchEvent::Set(thing) => (thing.version(), HeldChange::Set(thing)),
             WatchEvent::Gone(thing) => {
                 (thing.version(), HeldChange::Gone(thing.kind(), thing.key(), Some(thing)))
@@ -109,11 +109,11 @@ impl Shadow {
     }
 
     /// A list is no history: it is applied as it is, and no decision is read from it.
-    fn list(&mut self, told: WatchEvent) {
-        if let WatchEvent::Listed(thing) = &told {
+    fn list(&mut self, watch_event: WatchEvent) {
+        if let WatchEvent::Listed(thing) = &watch_event {
             self.last = self.last.max(thing.version());
         }
-        for step in self.cache.list(told) {
+        for step in self.cache.list(watch_event) {
             self.cache.make(&step);
         }
     }

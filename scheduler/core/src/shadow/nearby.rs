@@ -21,7 +21,7 @@ const CLOSE: usize = 10;
 /// Waiting changes from which steps are taken.
 const LOOK_AHEAD: usize = 4 * REACH;
 /// Steps that a disagreement lists, on each side.
-const TOLD_MAX: usize = 8;
+const CHANGES_MAX: usize = 8;
 
 /// The steps around a decision.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Nearby {
     }
 
     /// Describes the steps nearby.
-    pub(super) fn told(&self, cache: &ClusterCache) -> Vec<String> {
+    pub(super) fn lines(&self, cache: &ClusterCache) -> Vec<String> {
         let text = |step: &CacheDelta| {
             let object = step.object().map_or("", |object| cache.cluster.text(object));
             match step {
@@ -121,9 +121,9 @@ impl Nearby {
                 }
             }
         };
-        let before = self.past.iter().take(TOLD_MAX).map(|s| format!("before: {}", text(s)));
+        let before = self.past.iter().take(CHANGES_MAX).map(|s| format!("before: {}", text(s)));
         before
-            .chain(self.next.iter().take(TOLD_MAX).map(|s| format!("after: {}", text(s))))
+            .chain(self.next.iter().take(CHANGES_MAX).map(|s| format!("after: {}", text(s))))
             .collect()
     }
 

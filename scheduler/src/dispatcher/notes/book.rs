@@ -1,7 +1,7 @@
 //! Event series: events to be written, written ones, and times of retries. Pure.
 //!
 //! ```text
-//!   tell ─> waits ─next─> is sent ─ended─┬─> settled ─ repeated ─> waits
+//! record ─> waits ─next─> is sent ─ended─┬─> settled ─ repeated ─> waits
 //!             ^──── RETRY_AFTER ─────────┘      └─ SERIES_OVER ─> forgotten
 //! ```
 //! Input: notes, results of requests, the time. Output: the next request. Owner: the writer of
@@ -157,7 +157,7 @@ struct SinkQueue {
 /// All series.
 #[derive(Debug)]
 pub(super) struct Book {
-    told: HashMap<Same, NoteState>,
+    notes: HashMap<Same, NoteState>,
     lines: Vec<SinkQueue>,
     bytes: usize,
     /// Bytes by namespace.
@@ -184,7 +184,7 @@ impl Book {
     pub(super) fn new(sinks: usize, bytes_max: usize) -> Self {
         let lines = (0..sinks).map(|_| SinkQueue::default()).collect();
         Self {
-            told: HashMap::new(),
+            notes: HashMap::new(),
             lines,
             bytes: 0,
             shares: HashMap::new(),
@@ -198,14 +198,14 @@ impl Book {
 
     /// Records a note. Returns the sink that now has work, if any. Notes about one pod stay in
     /// order.
-    pub(super) fn tell(&mut self, now: Instant, at: Timestamp, note: Note) -> Option<usize> {
+    pub(super) fn record(&mut self, now: Instant, at: Timestamp, note: Note) -> Option<usize> {
         let same = Same(Rc::new(note));
         let line = self.line(&same);
-        if let Some(told) = self.told.get_mut(&same) {
-            told.count = told.count.saturating_add(1);
-            (told.last, told.seen, told.is_over) = (at, now, false);
+        if let Some(known) = self.notes.get_mut(&same) {
+            known.count = known.count.saturating_add(1);
+            (known.last, known.seen, known.is_over) = (at, now, false);
             // The second occurrence makes it a series; from then on it is written periodically.
-            if told.state != State::Settled || told.said > 1 {
+            if known.state != State::Settled || known.said > 1 {
                 return None;
             }
             self.enqueue(&same);
@@ -216,7 +216,7 @@ impl Book {
             return None;
         }
         let namespace = self.add(&same);
-        let told = NoteState {
+        let known = NoteState {
             state: State::Waits,
             first: at,
             last: at,
@@ -227,7 +227,7 @@ impl Book {
             written: now,
             is_over: false,
         };
-        self.told.insert(same.clone(), told);
+        self.notes.insert(same.clone(), known);
         self.lines[line].queue.push(namespace, same);
         Some(line)
     }
@@ -241,10 +241,10 @@ impl Book {
             }
         }
         let (_, same) = queue.pop()?;
-        let told = self.told.get_mut(&same)?;
-        told.state = State::IsSent;
-        let NoteState { first, last, count, .. } = *told;
-        Some(EventRequest { same, first, is_made: told.said > 0, count, last })
+        let known = self.notes.get_mut(&same)?;
+        known.state = State::IsSent;
+        let NoteState { first, last, count, .. } = *known;
+        Some(EventRequest { same, first, is_made: known.said > 0, count, last })
     }
 
     /// Returns when this sink has work at the latest, if nothing new is recorded.
@@ -256,21 +256,21 @@ impl Book {
     pub(super) fn ended(&mut self, request: &EventRequest, written: EventWritten, now: Instant) {
         let same = &request.same;
         let line = self.line(same);
-        let Some(told) = self.told.get_mut(same) else { return };
+        let Some(known) = self.notes.get_mut(same) else { return };
         if written == EventWritten::Again {
-            told.tries += 1;
-            if told.tries < TRIES_MAX {
-                told.state = State::Waits;
+            known.tries += 1;
+            if known.tries < TRIES_MAX {
+                known.state = State::Waits;
                 let due = now + jitter(RETRY_AFTER, 0.25);
                 self.lines[line].later.push_back((due, same.clone()));
                 return;
             }
             self.lost += 1;
         }
-        (told.tries, told.said, told.written) = (0, request.count, now);
-        told.state = State::Settled;
-        let becomes_series = told.said < 2 && told.count > 1;
-        let is_over = told.is_over;
+        (known.tries, known.said, known.written) = (0, request.count, now);
+        known.state = State::Settled;
+        let becomes_series = known.said < 2 && known.count > 1;
+        let is_over = known.is_over;
         self.settled += 1;
         if is_over {
             self.forget(same);
@@ -282,12 +282,14 @@ impl Book {
     /// Drops finished series, and writes continuing ones.
     pub(super) fn look(&mut self, now: Instant) {
         let (mut over, mut behind) = (Vec::new(), Vec::new());
-        for (same, told) in self.told.iter_mut().filter(|(_, told)| told.state == State::Settled) {
-            let is_over = now.duration_since(told.seen) > SERIES_OVER;
-            let is_behind = told.count > told.said;
-            let is_due = now.duration_since(told.written) > WRITE_AGAIN;
+        for (same, known) in
+            self.notes.iter_mut().filter(|(_, known)| known.state == State::Settled)
+        {
+            let is_over = now.duration_since(known.seen) > SERIES_OVER;
+            let is_behind = known.count > known.said;
+            let is_due = now.duration_since(known.written) > WRITE_AGAIN;
             if is_behind && (is_over || is_due) {
-                told.is_over = is_over;
+                known.is_over = is_over;
                 behind.push(same.clone());
             } else if is_over {
                 over.push(same.clone());
@@ -299,7 +301,7 @@ impl Book {
 
     /// Nothing waits.
     fn is_idle(&self) -> bool {
-        self.settled == self.told.len()
+        self.settled == self.notes.len()
     }
 
     /// Returns what to log about lost notes, once each.
@@ -324,8 +326,8 @@ impl Book {
 
     /// Enqueues a settled note again.
     fn enqueue(&mut self, same: &Same) {
-        if let Some(told) = self.told.get_mut(same) {
-            told.state = State::Waits;
+        if let Some(known) = self.notes.get_mut(same) {
+            known.state = State::Waits;
             self.settled -= 1;
             let line = self.line(same);
             self.lines[line].queue.push(same.namespace().into(), same.clone());
@@ -334,7 +336,7 @@ impl Book {
 
     /// Drops a settled note.
     fn forget(&mut self, same: &Same) {
-        if let Some((same, _)) = self.told.remove_entry(same) {
+        if let Some((same, _)) = self.notes.remove_entry(same) {
             self.settled -= 1;
             self.subtract(&same);
         }
@@ -371,7 +373,7 @@ impl Book {
                 }
                 continue;
             }
-            let settled = self.told.iter().filter(|(_, told)| told.state == State::Settled);
+            let settled = self.notes.iter().filter(|(_, known)| known.state == State::Settled);
             let mut settled: Vec<_> = settled.map(|(same, t)| (t.seen, same.clone())).collect();
             settled.sort_by_key(|(seen, _)| *seen);
             settled.truncate(settled.len().div_ceil(4));
@@ -395,7 +397,7 @@ impl Book {
         let Some(same) = longest.and_then(|line| line.queue.pop_newest(&most)) else {
             return false;
         };
-        self.told.remove(&same);
+        self.notes.remove(&same);
         self.subtract(&same);
         self.lost += 1;
         true
@@ -434,7 +436,7 @@ mod tests {
         let text = "x".repeat(1024);
         for at in 0..10_000 {
             let name = format!("a-deployment-with-a-long-name-5d9c7b9f7c-{at:05}");
-            assert!(book.tell(now, AT, note(&name, &text)).is_some(), "{at}");
+            assert!(book.record(now, AT, note(&name, &text)).is_some(), "{at}");
         }
         assert_eq!(book.lost, 0);
         let written = (0..8).map(|line| std::iter::from_fn(|| book.next(line, now)).count());
@@ -446,10 +448,10 @@ mod tests {
         let now = Instant::now();
         let cost = Same(Rc::new(note("p0", "m"))).cost();
         let mut book = Book::new(1, 2 * cost);
-        assert_eq!(book.tell(now, AT, note("p0", "m")), Some(0));
-        assert_eq!(book.tell(now, AT, note("p1", "m")), Some(0));
-        assert_eq!(book.tell(now, AT, note("p2", "m")), None);
-        assert_eq!(book.tell(now, AT, note("p3", "m")), None);
+        assert_eq!(book.record(now, AT, note("p0", "m")), Some(0));
+        assert_eq!(book.record(now, AT, note("p1", "m")), Some(0));
+        assert_eq!(book.record(now, AT, note("p2", "m")), None);
+        assert_eq!(book.record(now, AT, note("p3", "m")), None);
         assert_eq!([book.loss(), book.loss()], [Some(Loss::Begins), None]);
         for _ in 0..2 {
             assert_eq!(book.loss(), None);
@@ -457,41 +459,41 @@ mod tests {
             book.ended(&request, EventWritten::Settled, now);
         }
         assert_eq!([book.loss(), book.loss()], [Some(Loss::Ended(2)), None]);
-        assert_eq!(book.tell(now, AT, note("p3", "m")), Some(0));
-        assert_eq!((book.lost, book.told.len(), book.bytes), (2, 2, 2 * cost));
+        assert_eq!(book.record(now, AT, note("p3", "m")), Some(0));
+        assert_eq!((book.lost, book.notes.len(), book.bytes), (2, 2, 2 * cost));
     }
 
     #[test]
     fn repeated_event_becomes_a_series_written_at_its_start_and_end() {
         let (mut book, now) = (book(), Instant::now());
-        book.tell(now, AT, note("p", "m"));
+        book.record(now, AT, note("p", "m"));
         let request = book.next(0, now).expect("it waits");
         assert_eq!((request.is_made, request.series()), (false, None));
         // It occurs again while the first request is in flight.
-        assert_eq!(book.tell(now, AT, note("p", "other words")), None);
+        assert_eq!(book.record(now, AT, note("p", "other words")), None);
         book.ended(&request, EventWritten::Settled, now);
         let request = book.next(0, now).expect("a series");
         assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
         book.ended(&request, EventWritten::Settled, now);
-        assert_eq!(book.tell(now, AT, note("p", "m")), None);
+        assert_eq!(book.record(now, AT, note("p", "m")), None);
         assert!(book.next(0, now).is_none());
         let later = now + SERIES_OVER + Duration::from_secs(1);
         book.look(later);
         let request = book.next(0, later).expect("its end");
         assert_eq!(request.series(), Some((3, AT)));
         book.ended(&request, EventWritten::Settled, later);
-        assert_eq!((book.told.len(), book.bytes, book.is_idle()), (0, 0, true));
+        assert_eq!((book.notes.len(), book.bytes, book.is_idle()), (0, 0, true));
     }
 
     #[test]
     fn unanswered_event_is_tried_twelve_times_and_delays_no_other_event() {
         let (mut book, mut now) = (book(), Instant::now());
-        book.tell(now, AT, note("p", "m"));
+        book.record(now, AT, note("p", "m"));
         for tried in 1..=TRIES_MAX {
             let request = book.next(0, now).expect("it is due");
             assert!(!request.is_made);
             book.ended(&request, EventWritten::Again, now);
-            book.tell(now, AT, note(&format!("other-{tried}"), "m"));
+            book.record(now, AT, note(&format!("other-{tried}"), "m"));
             let other = book.next(0, now).expect("another pod's");
             assert_eq!(&*other.note().about.uid, format!("other-{tried}"));
             book.ended(&other, EventWritten::Settled, now);
@@ -503,7 +505,7 @@ mod tests {
         assert_eq!((book.due(0), book.lost, book.is_idle()), (None, 1, true));
         // As upstream: a repeated event is taken for a series, which is created if it does not
         // exist.
-        assert_eq!(book.tell(now, AT, note("p", "m")), Some(0));
+        assert_eq!(book.record(now, AT, note("p", "m")), Some(0));
         let request = book.next(0, now).expect("it waits");
         assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
     }
@@ -519,16 +521,16 @@ mod tests {
         let (mut book, now) = (Book::new(2, 64 << 10), Instant::now());
         let crowd = |number: usize| of("crowd", &format!("p{number:04}"));
         for number in 0..1000 {
-            book.tell(now, AT, crowd(number));
+            book.record(now, AT, crowd(number));
         }
         let lost = book.lost;
         assert!(lost > 0 && book.bytes <= 64 << 10, "it is full of the crowd's");
         for number in 0..10 {
-            let told = book.tell(now, AT, of("quiet", &format!("q{number:04}")));
-            assert!(told.is_some(), "{number}: the crowd gives room");
+            let sink = book.record(now, AT, of("quiet", &format!("q{number:04}")));
+            assert!(sink.is_some(), "{number}: the crowd gives room");
         }
         assert!(book.bytes <= 64 << 10 && book.lost > lost, "and each of those is counted");
-        assert_eq!(book.tell(now, AT, crowd(2000)), None);
+        assert_eq!(book.record(now, AT, crowd(2000)), None);
         let mut first = Vec::new();
         for _ in 0..20 {
             let next = [0, 1].map(|line| book.next(line, now));

@@ -21,7 +21,7 @@ fn deleted(limit: i32, values: &[Value]) -> Vec<String> {
     let mut value = deployment(1, json!(1), json!(0));
     value["spec"]["revisionHistoryLimit"] = limit.into();
     let deployment: KeptObject<Deployment> = kept(&value);
-    let ran = run(now(), agree, |asked| rollout(&deployment, values).clean_up(asked));
+    let ran = run(now(), agree, |transcript| rollout(&deployment, values).clean_up(transcript));
     assert_eq!(ran.result, Ok(()));
     let names = ran.requests.iter().map(|request| match request {
         Request::Delete { target, .. } => target.key.name().to_owned(),
@@ -90,7 +90,7 @@ fn clean_up_ignores_a_missing_set_and_stops_at_any_other_error() {
         let ran = run(
             now(),
             |_| Err(error.clone()),
-            |asked| rollout(&deployment, &values).clean_up(asked),
+            |transcript| rollout(&deployment, &values).clean_up(transcript),
         );
         assert_eq!((ran.requests.len(), ran.result.is_ok()), (sent, is_ok));
     }

@@ -235,9 +235,9 @@ fn progressing_condition_matches_the_rollout_outcome() {
             value["status"]["readyReplicas"] = 0.into();
         }
         let deployment: KeptObject<Deployment> = kept(&value);
-        let ran = run(now(), agree, |asked| {
+        let ran = run(now(), agree, |transcript| {
             let mut rollout = rollout(&deployment, &case.sets);
-            rollout.sync_rollout_status(asked)?;
+            rollout.sync_rollout_status(transcript)?;
             Ok(rollout.status.condition("Progressing").cloned())
         });
         let found = ran.result.expect("no failure");

@@ -26,8 +26,9 @@ fn old_sets_are_scaled_to_zero_before_a_new_set_is_created() {
     let value = recreate(3);
     let deployment: KeptObject<Deployment> = kept(&value);
     let values = [set("old-1", "a", 3, 9), set("old-2", "b", 0, 8), set("old-3", "c", 1, 7)];
-    let ran =
-        run(now(), agree, |asked| rollout(&deployment, &values).recreate(&running(&[]), asked));
+    let ran = run(now(), agree, |transcript| {
+        rollout(&deployment, &values).recreate(&running(&[]), transcript)
+    });
     let sizes = sizes(&ran.requests);
     assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("old-1".into(), 0), ("old-3".into(), 0)]);
     assert!(!verbs(&ran.requests).contains(&"create replicasets".to_owned()));
@@ -59,12 +60,12 @@ fn new_set_is_created_at_full_size_after_old_pods_have_ended() {
     let value = recreate(3);
     let deployment: KeptObject<Deployment> = kept(&value);
     let old = set("old", "old", 0, 9);
-    let waiting = run(now(), agree, |asked| {
-        rollout(&deployment, std::slice::from_ref(&old)).recreate(&running(&["old"]), asked)
+    let waiting = run(now(), agree, |transcript| {
+        rollout(&deployment, std::slice::from_ref(&old)).recreate(&running(&["old"]), transcript)
     });
     assert_eq!(verbs(&waiting.requests), ["update deployments/status"]);
-    let going = run(now(), agree, |asked| {
-        rollout(&deployment, std::slice::from_ref(&old)).recreate(&running(&[]), asked)
+    let going = run(now(), agree, |transcript| {
+        rollout(&deployment, std::slice::from_ref(&old)).recreate(&running(&[]), transcript)
     });
     assert_eq!(
         verbs(&going.requests),

@@ -17,7 +17,9 @@ fn roll_back(revision: i64, values: &[Value]) -> StepRun<()> {
     let mut value = annotated(deployment(1, json!(1), json!(0)), ROLLBACK_TO, "1");
     value["metadata"]["annotations"][REVISION] = "2".into();
     let deployment: KeptObject<Deployment> = kept(&value);
-    run(now(), agree, |asked| rollout(&deployment, values).roll_back(revision, asked).map(drop))
+    run(now(), agree, |transcript| {
+        rollout(&deployment, values).roll_back(revision, transcript).map(drop)
+    })
 }
 
 fn old_and_new() -> [Value; 2] {

@@ -22,7 +22,7 @@ fn new_set_is_scaled_as_far_as_surge_allows() {
         let values = [set("new", "new", new, 1), set("old", "old", old, 9)];
         let rollout = rollout(&deployment, &values);
         let new_set = rollout.new.clone().expect("it has the template");
-        let ran = run(now(), agree, |asked| rollout.reconcile_new_set(&new_set, asked));
+        let ran = run(now(), agree, |transcript| rollout.reconcile_new_set(&new_set, transcript));
         assert_eq!(ran.result, Ok(expected.is_some()));
         assert_eq!(sizes(&ran.requests).get("new").copied(), expected, "{old} and {new}");
     }
@@ -49,7 +49,7 @@ fn old_sets_shrink_while_enough_pods_stay_available() {
         ];
         let rollout = rollout(&deployment, &values);
         let new_set = rollout.new.clone().expect("it has the template");
-        let ran = run(now(), agree, |asked| rollout.reconcile_old_sets(&new_set, asked));
+        let ran = run(now(), agree, |transcript| rollout.reconcile_old_sets(&new_set, transcript));
         assert_eq!(ran.result, Ok(expected.is_some()));
         assert_eq!(sizes(&ran.requests).get("old").copied(), expected, "{old_ready} of {old}");
     }
@@ -62,8 +62,9 @@ fn unhealthy_pods_are_cleaned_up_to_a_limit() {
         let deployment: KeptObject<Deployment> = kept(&value);
         let values = [available(set("old", "old", 10, 9), ready)];
         let rollout = rollout(&deployment, &values);
-        let ran =
-            run(now(), agree, |asked| rollout.clean_up_unhealthy(rollout.old.clone(), max, asked));
+        let ran = run(now(), agree, |transcript| {
+            rollout.clean_up_unhealthy(rollout.old.clone(), max, transcript)
+        });
         let cleaned = ran.result.expect("no failure");
         assert_eq!(cleaned.count, expected);
         assert_eq!(cleaned.old[0].spec.wanted(), 10 - expected, "the set is as it is then");
@@ -86,8 +87,9 @@ fn available_pods_beyond_the_minimum_are_scaled_down() {
             [available(set("old", "old", old, 9), ready), available(set("new", "new", 0, 1), 0)];
         let rollout = rollout(&deployment, &values);
         let new_set = rollout.new.clone().expect("it has the template");
-        let ran =
-            run(now(), agree, |asked| rollout.scale_down_old_sets(&rollout.old, &new_set, asked));
+        let ran = run(now(), agree, |transcript| {
+            rollout.scale_down_old_sets(&rollout.old, &new_set, transcript)
+        });
         assert_eq!(sizes(&ran.requests).get("old").copied(), expected, "{ready} of {old}");
         assert_eq!(ran.result.map(|count| count > 0), Ok(expected.is_some()));
     }
@@ -104,7 +106,9 @@ fn oldest_set_is_scaled_down_first() {
     ];
     let rollout = rollout(&deployment, &values);
     let new_set = rollout.new.clone().expect("it has the template");
-    let ran = run(now(), agree, |asked| rollout.scale_down_old_sets(&rollout.old, &new_set, asked));
+    let ran = run(now(), agree, |transcript| {
+        rollout.scale_down_old_sets(&rollout.old, &new_set, transcript)
+    });
     let sizes = sizes(&ran.requests);
     assert_eq!((sizes["oldest"], sizes["newest"]), (0, 1));
 }
@@ -126,7 +130,7 @@ fn failure_to_shrink_an_old_set_is_retried_after_the_status_was_synced() {
             }
             _ => agree(request),
         },
-        |asked| rollout(&deployment, &values).roll(asked),
+        |transcript| rollout(&deployment, &values).roll(transcript),
     );
     assert_eq!(verbs(&ran.requests).last().map(String::as_str), Some("update deployments/status"));
     assert_eq!(ran.result.expect_err("a failure").message, "broken");
@@ -138,7 +142,7 @@ fn status_of_a_set_that_lags_behind_its_size_is_no_failure() {
     let deployment: KeptObject<Deployment> = kept(&value);
     // It was just scaled from 4 to 3.
     let values = [available(set("old", "old", 3, 9), 4), available(set("new", "new", 4, 1), 4)];
-    let ran = run(now(), agree, |asked| rollout(&deployment, &values).roll(asked));
+    let ran = run(now(), agree, |transcript| rollout(&deployment, &values).roll(transcript));
     assert!(ran.result.is_ok());
     assert_eq!(sizes(&ran.requests).get("old"), None);
 }

@@ -107,7 +107,7 @@ fn cases() -> Vec<ScalingCase> {
 fn scaled(after: &Value, values: &[Value]) -> BTreeMap<String, i64> {
     let deployment: KeptObject<Deployment> = kept(after);
     let rollout = rollout(&deployment, values);
-    let ran = run(now(), agree, |asked| rollout.scale(asked));
+    let ran = run(now(), agree, |transcript| rollout.scale(transcript));
     assert_eq!(ran.result, Ok(()));
     let before = values.iter().map(|set| {
         let name = set["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -169,7 +169,7 @@ fn scaled_set_records_the_size_of_the_deployment_and_reports_an_event() {
     let deployment: KeptObject<Deployment> = kept(&value);
     let values = [scaled_for(set("new", "new", 10, 1), &surging(10, 2))];
     let rollout = rollout(&deployment, &values);
-    let ran = run(now(), agree, |asked| rollout.scale(asked));
+    let ran = run(now(), agree, |transcript| rollout.scale(transcript));
     assert_eq!(
         messages(&ran.events),
         ["ScalingReplicaSet: Scaled up replica set new from 10 to 12"]

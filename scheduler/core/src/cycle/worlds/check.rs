@@ -86,8 +86,8 @@ impl SchedulerWorld {
         let devices = claims.chain(slices).chain([claims::class()]);
         let things: Vec<WatchedObject> = nodes.chain(pods).chain(devices).collect();
         self.no_group_fits(things.clone());
-        let mut fresh = self.knowing(&things);
-        self.tell_rules(&mut fresh);
+        let mut fresh = self.scheduler_with(&things);
+        self.send_rules(&mut fresh);
         for value in self.pods.values() {
             let is_free = value["spec"]["nodeName"].is_null()
                 && value["metadata"].get("deletionTimestamp").is_none()

@@ -119,8 +119,8 @@ impl SchedulerWorld {
     }
 
     /// Records the pod of a group that this event delivers.
-    pub(super) fn hears(&mut self, told: &WatchEvent) {
-        let pod = match told {
+    pub(super) fn hears(&mut self, watch_event: &WatchEvent) {
+        let pod = match watch_event {
             WatchEvent::Begun(WatchedKind::Pod) => return self.known.clear(),
             WatchEvent::Listed(WatchedObject::Pod(pod))
             | WatchEvent::Set(WatchedObject::Pod(pod))
@@ -129,7 +129,7 @@ impl SchedulerWorld {
         };
         let Some(group) = name_of_group(pod) else { return };
         let name = pod.metadata.name.clone().expect("a name");
-        if matches!(told, WatchEvent::Gone(_)) {
+        if matches!(watch_event, WatchEvent::Gone(_)) {
             self.known.remove(&name);
             return;
         }
@@ -166,9 +166,9 @@ impl SchedulerWorld {
             labels.and_then(|labels| labels.get("zone").map(|zone| (*zone).to_owned()))
         };
         let node_of = |(name, (uid, of, _)): (&String, &(String, String, bool))| {
-            let told = scheduler.cache.node_of(&ObjectKey::new("default", name));
+            let bound = scheduler.cache.node_of(&ObjectKey::new("default", name));
             let assumed = scheduler.assumed.get(uid.as_str()).map(|assumed| &*assumed.node);
-            (of == group).then(|| assumed.or(told))?
+            (of == group).then(|| assumed.or(bound))?
         };
         let zones: BTreeSet<_> = self.known.iter().filter_map(node_of).map(zone).collect();
         assert!(zones.len() == 1, "{zones:?} for {}", pod.key.as_str());
@@ -183,13 +183,13 @@ impl SchedulerWorld {
         let things: Vec<WatchedObject> = others.into_iter().chain(groups).collect();
         let mut fresh = self.knows_nothing().with_groups(self::groups(self.preempts_whole));
         for kind in KINDS.into_iter().chain([WatchedKind::PodGroup]) {
-            fresh.tell(WatchEvent::Begun(kind), at(0));
+            fresh.handle(WatchEvent::Begun(kind), at(0));
             for thing in things.iter().filter(|thing| thing.kind() == kind) {
-                fresh.tell(WatchEvent::Listed(thing.clone()), at(0));
+                fresh.handle(WatchEvent::Listed(thing.clone()), at(0));
             }
-            fresh.tell(WatchEvent::Complete(kind), at(0));
+            fresh.handle(WatchEvent::Complete(kind), at(0));
         }
-        self.tell_rules(&mut fresh);
+        self.send_rules(&mut fresh);
         for command in decide(&mut fresh, 0) {
             if let Command::Bind { pod, .. } | Command::ReserveDevices { pod, .. } = command {
                 let group = group_of(&self.pods[pod.key.name()]);

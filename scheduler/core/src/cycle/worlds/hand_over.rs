@@ -1,7 +1,7 @@
 //! Schedulers that die in a random world, and their successors.
 
 use super::*;
-use crate::cycle::tests::{tell_all, without_second_look};
+use crate::cycle::tests::{deliver_lists, without_second_look};
 use crate::plugins::dynamicresources::DeviceGates;
 
 impl SchedulerWorld {
@@ -26,14 +26,14 @@ impl SchedulerWorld {
         let mut successor = self.newcomer();
         if self.chance.one_in(2) {
             let now = Duration::from_secs(self.now);
-            for told in &self.told {
-                successor.tell(told.clone(), now);
+            for watch_event in &self.delivered {
+                successor.handle(watch_event.clone(), now);
             }
-            while let Some(told) = self.next_told() {
-                successor.tell(told, now);
+            while let Some(watch_event) = self.next_delivered() {
+                successor.handle(watch_event, now);
             }
         } else {
-            self.untold.clear();
+            self.undelivered.clear();
             self.list(&mut successor);
         }
         *scheduler = successor;
@@ -42,7 +42,7 @@ impl SchedulerWorld {
     /// Delivers a list of each kind to the successor.
     pub(super) fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
-        self.told.clear();
+        self.delivered.clear();
         self.known.clear();
         let has_groups = self.has_groups;
         let kinds = self.kinds().iter().copied();
@@ -52,31 +52,31 @@ impl SchedulerWorld {
             things.iter().for_each(|thing| self.hears(&WatchEvent::Set(thing.clone())));
             let listed = things.into_iter().map(WatchEvent::Listed);
             let list = std::iter::once(WatchEvent::Begun(kind)).chain(listed);
-            for told in list.chain([WatchEvent::Complete(kind)]) {
-                self.told.push(told.clone());
-                self.hears(&told);
-                successor.tell(told, now);
+            for watch_event in list.chain([WatchEvent::Complete(kind)]) {
+                self.delivered.push(watch_event.clone());
+                self.hears(&watch_event);
+                successor.handle(watch_event, now);
             }
         }
     }
 
     /// A scheduler that has observed only the objects that never change.
     pub(super) fn newcomer(&self) -> Scheduler {
-        let mut scheduler = self.knowing(&[claims::class()]);
+        let mut scheduler = self.scheduler_with(&[claims::class()]);
         if self.has_groups {
             scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
-            scheduler.tell(WatchEvent::Complete(WatchedKind::PodGroup), Duration::ZERO);
+            scheduler.handle(WatchEvent::Complete(WatchedKind::PodGroup), Duration::ZERO);
         }
         if self.has_rules {
-            scheduler.tell(WatchEvent::Complete(WatchedKind::DeviceTaintRule), Duration::ZERO);
+            scheduler.handle(WatchEvent::Complete(WatchedKind::DeviceTaintRule), Duration::ZERO);
         }
         scheduler
     }
 
     /// A scheduler with the feature gates of this world that has observed these objects.
-    pub(super) fn knowing(&self, things: &[WatchedObject]) -> Scheduler {
+    pub(super) fn scheduler_with(&self, things: &[WatchedObject]) -> Scheduler {
         let mut scheduler = self.knows_nothing();
-        tell_all(&mut scheduler, things);
+        deliver_lists(&mut scheduler, things);
         scheduler
     }
 

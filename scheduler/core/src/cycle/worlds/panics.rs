@@ -25,19 +25,19 @@ impl SchedulerWorld {
     }
 
     /// Applies an event, which may panic once per object.
-    pub(super) fn apply(&mut self, scheduler: &mut Scheduler, told: WatchEvent) {
+    pub(super) fn apply(&mut self, scheduler: &mut Scheduler, watch_event: WatchEvent) {
         let now = Duration::from_secs(self.now);
-        let about = match &told {
+        let about = match &watch_event {
             WatchEvent::Set(thing) => Some((thing.kind(), thing.key().name().to_owned())),
             _ => None,
         };
         let Some(about) = about.filter(|about| self.panics(40) && !self.flawed.contains(about))
         else {
-            scheduler.tell(told, now);
+            scheduler.handle(watch_event, now);
             return;
         };
         fault::arm("event", 0);
-        scheduler.tell(told, now);
+        scheduler.handle(watch_event, now);
         fault::disarm();
         if scheduler.is_torn() {
             self.flawed.push(about);
@@ -60,7 +60,7 @@ impl SchedulerWorld {
         self.hand_overs += 1;
         let mut successor = self.newcomer();
         scheduler.succeed(&mut successor, Duration::from_secs(self.now));
-        self.untold.clear();
+        self.undelivered.clear();
         self.list(&mut successor);
         *scheduler = successor;
     }

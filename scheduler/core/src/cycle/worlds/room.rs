@@ -75,17 +75,17 @@ impl SchedulerWorld {
             Command::Tell(Note { reason: "FailedScheduling", about, .. }) => Some(about),
             _ => None,
         });
-        let asked = |pod: &PodRef| {
+        let queued = |pod: &PodRef| {
             let waiting = scheduler.queue.get(&pod.uid)?;
             Some((pod.uid.clone(), Rc::clone(&waiting.pod)))
         };
         let is_its = |of: &OfGroup| of.key == group.key;
-        let pods = refused.filter_map(asked);
-        let pods = pods.filter(|(_, asked)| asked.group.as_ref().is_some_and(is_its));
+        let pods = refused.filter_map(queued);
+        let pods = pods.filter(|(_, queued)| queued.group.as_ref().is_some_and(is_its));
         let mut pods: Vec<_> = pods.collect();
-        pods.sort_by_key(|(uid, asked)| {
+        pods.sort_by_key(|(uid, queued)| {
             let waiting = scheduler.queue.get(uid).expect("it waits");
-            (-asked.spec.priority, waiting.first_attempt, waiting.number())
+            (-queued.spec.priority, waiting.first_attempt, waiting.number())
         });
         let preemptor = pods.first()?.1.group.as_ref()?.preemptor().expect("it is known");
         let placed = |pod: &PodRef| scheduler.cache.cluster.placed(&pod.uid).expect("it is there");
@@ -186,8 +186,8 @@ fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str])
     let kept: Vec<_> = room
         .pods
         .iter()
-        .map(|(_, asked)| {
-            let pod = asked.spec.key;
+        .map(|(_, queued)| {
+            let pod = queued.spec.key;
             let old = scheduler.cache.nomination(pod).cloned();
             CacheDelta::Nominated { pod, old, new: room.kept.get(&pod).cloned() }
         })
@@ -220,9 +220,9 @@ fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str])
         had_node: HashSet::new(),
     });
     scheduler.cache.devices.decides_group(true);
-    while let Some((uid, asked)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
-        let found = scheduler.find(&uid, &asked, &Said::Nothing, room.now);
-        scheduler.found_for_group(&uid, &asked, found, room.now);
+    while let Some((uid, queued)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
+        let found = scheduler.find(&uid, &queued, &Said::Nothing, room.now);
+        scheduler.found_for_group(&uid, &queued, found, room.now);
     }
     let mut cycle = scheduler.group.take().expect("it is being decided");
     scheduler.take_all_back(&mut cycle.tried);

@@ -20,9 +20,9 @@ impl SchedulerWorld {
     }
 
     /// Sends the current rules to another scheduler.
-    pub(super) fn tell_rules(&self, scheduler: &mut Scheduler) {
+    pub(super) fn send_rules(&self, scheduler: &mut Scheduler) {
         let rules = self.rules.values().map(|rule| thing(WatchedKind::DeviceTaintRule, rule));
-        rules.for_each(|rule| _ = scheduler.tell(WatchEvent::Set(rule), Duration::ZERO));
+        rules.for_each(|rule| _ = scheduler.handle(WatchEvent::Set(rule), Duration::ZERO));
     }
 
     /// Adds, changes or deletes a rule at random; returns true if it did.

@@ -10,7 +10,7 @@ use super::super::*;
 use super::{EVERYWHERE, HEAD, Script, registry};
 use crate::config;
 use crate::cycle::Scheduler;
-use crate::cycle::tests::{decide, node, pod, tell_all, without_second_look};
+use crate::cycle::tests::{decide, deliver_lists, node, pod, without_second_look};
 
 #[derive(Default)]
 struct MeteredCalls {
@@ -48,7 +48,7 @@ fn calls_are_counted_and_one_attempt_of_ten_is_timed() {
     let mut scheduler = scheduler.with_plugins(vec![Some(Rc::new(plugins))], handle);
     let mut things = vec![node("a", "80"), node("b", "80"), node("c", "80")];
     things.extend((0..12).map(|at| pod(&format!("p{at}"), "1")));
-    tell_all(&mut scheduler, &things);
+    deliver_lists(&mut scheduler, &things);
     decide(&mut scheduler, 0);
     let asked = [("Filter", 36), ("PreFilter", 12), ("Score", 24)];
     assert_eq!(*counts.asked.borrow(), asked.into());

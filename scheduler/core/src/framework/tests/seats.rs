@@ -10,7 +10,9 @@ use serde_json::json;
 use super::super::*;
 use super::{EVERYWHERE, HEAD, pair, where_to};
 use crate::config;
-use crate::cycle::tests::{at, condition, decide, node, pod, tell_all, with, without_second_look};
+use crate::cycle::tests::{
+    at, condition, decide, deliver_lists, node, pod, with, without_second_look,
+};
 use crate::cycle::{Command, Scheduler};
 use crate::watch_event::{WatchEvent, WatchedObject};
 
@@ -115,7 +117,7 @@ fn running(things: &[WatchedObject], follows: bool) -> (Scheduler, Calls) {
     let plugins = registry.plugins(&chosen[0], &handle).expect("good plugins");
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
     let mut scheduler = scheduler.with_plugins(vec![Some(Rc::new(plugins))], handle);
-    tell_all(&mut scheduler, things);
+    deliver_lists(&mut scheduler, things);
     (scheduler, kept)
 }
 
@@ -181,6 +183,6 @@ fn room_that_is_kept_for_a_pod_is_in_the_count_of_a_plugin() {
     let (mut scheduler, calls) = running(&[node("a", "8"), kept("kept"), pod("p", "1")], true);
     assert_eq!(where_to(&decide(&mut scheduler, 0)), []);
     assert!(calls.borrow().iter().any(|call| call == "add kept a"), "{:?}", calls.borrow());
-    scheduler.tell(WatchEvent::Gone(kept("kept")), at(30));
+    scheduler.handle(WatchEvent::Gone(kept("kept")), at(30));
     assert_eq!(where_to(&decide(&mut scheduler, 30)), pair("p", "a"));
 }
