@@ -327,7 +327,7 @@ mod tests {
         let intake =
             Intake::new(PodReader::new(client), Recorder::default(), inputs, Arc::default());
         let told = tokio::time::timeout(std::time::Duration::from_secs(30), intake.running());
-        assert!(told.await.expect("it is told").is_empty(), "no container runs");
+        assert!(told.await.expect("the runtime answers").is_empty(), "no container runs");
         assert!(!runtime.calls_of(Method::PodSandboxStatus, "short").is_empty());
     }
 }

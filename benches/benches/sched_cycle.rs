@@ -113,7 +113,7 @@ fn stages(cluster: Cluster, kind: Kind) -> [f64; 4] {
         for (program, spec) in &work {
             let view = shared.view();
             let row = decide(&view, program, &mut scratch).first.expect("room");
-            shared.reserve(&view, program, spec, row).expect("nobody else decides");
+            shared.reserve(&view, program, spec, row).expect("no other decision");
             rows.push(row);
         }
         let reserved = cpu_ns();

@@ -145,7 +145,7 @@ mod tests {
         };
         tokio::join!(echo, ask);
         assert!(back == bytes);
-        assert!(ours.output.is_none(), "nobody waits for room any more");
+        assert!(ours.output.is_none(), "no write waits for room");
     }
 
     #[tokio::test]
@@ -181,6 +181,6 @@ mod tests {
         let mut last = Vec::new();
         ours.read_to_end(&mut last).await.expect("we see theirs");
         assert_eq!(last, b"bye");
-        ours.write_all(b"late").await.expect_err("nobody is there");
+        ours.write_all(b"late").await.expect_err("the peer is gone");
     }
 }

@@ -147,7 +147,7 @@ async fn client_may_be_created_before_its_runtime_starts() {
     let path = folder.path().join("cri.sock");
     let endpoint = format!("unix://{}", path.display());
     let client = Client::connect(&endpoint, Deadlines::default()).expect("valid");
-    let error = client.version(version()).await.expect_err("nobody listens");
+    let error = client.version(version()).await.expect_err("no runtime listens");
     assert!(error.code == Code::Unavailable && error.message.contains("cri.sock"), "{error}");
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let told_of = move |error: &Error| drop(tell.send(error.to_string()));

@@ -211,7 +211,7 @@ impl Interner {
     /// The set was freed: its holder held no lease.
     #[must_use]
     pub fn labels(&self, id: LabelsId) -> &Arc<[(Str, Str)]> {
-        self.labels.get(&id).expect("a label set is leased while somebody holds its id")
+        self.labels.get(&id).expect("a label set is leased while its id is held")
     }
 
     /// Protects entries requested in this era, and older entries not freed yet.

@@ -43,11 +43,11 @@ impl<V> ArcCell<V> {
 
     #[cfg(loom)]
     pub(crate) fn load(&self) -> Arc<V> {
-        Arc::clone(&self.0.lock().expect("nobody panics"))
+        Arc::clone(&self.0.lock().expect("not poisoned"))
     }
 
     #[cfg(loom)]
     pub(crate) fn store(&self, value: Arc<V>) {
-        *self.0.lock().expect("nobody panics") = value;
+        *self.0.lock().expect("not poisoned") = value;
     }
 }

@@ -49,7 +49,7 @@ fn sigterm_ends_a_scheduler_whose_api_server_never_answers() {
         let (mut child, server) = started(args);
         // Signals are handled from before its first request.
         let (mut peer, _) = server.accept().expect("it connects");
-        peer.read_exact(&mut [0]).expect("it asks");
+        peer.read_exact(&mut [0]).expect("a request");
         signal(&child);
         let code = ended(&mut child);
         let mut says = String::new();

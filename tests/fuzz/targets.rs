@@ -107,7 +107,7 @@ fn env_file(bytes: &[u8]) {
     let lines = file.lines().map(|line| Ok(line.to_owned()));
     let keys = std::collections::BTreeSet::from([key.to_owned()]);
     let (values, error) = env::file::values_of(lines, &keys);
-    assert_eq!(values.is_empty(), error.is_some(), "either what it says, or why nothing");
+    assert_eq!(values.is_empty(), error.is_some(), "either values or an error");
 }
 
 fn a_keyring(bytes: &[u8]) {

@@ -329,7 +329,7 @@ mod tests {
             recorder.entries(&uid).iter().map(|e| (e.what.clone(), e.count)).collect();
         let counted = |what: &str| (what.to_owned(), 3);
         assert_eq!(counts[..3], ["Prepare", "FailedMount", "FailedMount"].map(counted));
-        assert_eq!(counts.len(), 6, "what is no trouble is told each time: {counts:?}");
+        assert_eq!(counts.len(), 6, "stages are not counted together: {counts:?}");
     }
 
     #[test]

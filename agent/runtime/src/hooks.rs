@@ -225,7 +225,7 @@ mod tests {
             for _ in 0..answers {
                 let (mut stream, _) = listener.accept().await.expect("a connection comes");
                 let mut request = vec![0; 16 * 1024];
-                let length = stream.read(&mut request).await.expect("it asks");
+                let length = stream.read(&mut request).await.expect("a request");
                 asked.push(String::from_utf8_lossy(&request[..length]).into_owned());
                 let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
                 stream.write_all(answer).await.expect("it is taken");

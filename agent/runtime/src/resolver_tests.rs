@@ -82,7 +82,7 @@ fn asking(servers: &[&Served], hosts: &str) -> Resolver {
     let files = Arc::new(ResolverFiles { hosts: Hosts::parse(hosts), config });
     // A day on: the test's own are never read again.
     let read_at = Instant::now() + Duration::from_secs(86_400);
-    *resolver.0.files.lock().expect("nobody panicked") = Some((read_at, files));
+    *resolver.0.files.lock().expect("no thread panicked") = Some((read_at, files));
     resolver
 }
 
@@ -135,12 +135,12 @@ async fn concurrent_lookups_of_a_name_share_queries_that_end_with_the_last_calle
     assert!(all.iter().all(Result::is_err), "none of them got an answer");
     assert_eq!(served.asked.load(Ordering::SeqCst), 2, "one for each family");
     let under_way = || {
-        let under_way = resolver.0.under_way.lock().expect("nobody panicked");
+        let under_way = resolver.0.under_way.lock().expect("no thread panicked");
         under_way.values().filter(|lookup| lookup.upgrade().is_some()).count()
     };
     assert_eq!(under_way(), 0, "nothing is left of it");
     assert!(asking().await.is_err());
-    assert_eq!(served.asked.load(Ordering::SeqCst), 4, "who comes later asks again");
+    assert_eq!(served.asked.load(Ordering::SeqCst), 4, "a later lookup queries again");
 }
 
 #[tokio::test]

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(watch.take([shim(1)].into()), [], "it may be on its way");
         assert_eq!(watch.take([shim(1), shim(2)].into()), [shim(1)]);
         assert_eq!(watch.take([shim(1), shim(2)].into()), [shim(2)]);
-        assert_eq!(watch.take([shim(1)].into()), [], "told already");
+        assert_eq!(watch.take([shim(1)].into()), [], "returned before");
         assert_eq!(watch.take([].into()), []);
         assert_eq!(watch.take([shim(1)].into()), [], "gone and there again: from the beginning");
         assert_eq!(watch.take([shim(1)].into()), [shim(1)]);

@@ -52,7 +52,7 @@ pub struct Permit(Option<Rc<RefCell<PermitQueue>>>);
 impl StartPermits {
     /// This many at once.
     pub fn new(count: usize) -> Self {
-        assert!(count > 0, "somebody must have a permit");
+        assert!(count > 0, "at least one permit");
         let (begun, new) = (VecDeque::new(), VecDeque::new());
         Self(Rc::new(RefCell::new(PermitQueue { free: count, begun, new })))
     }

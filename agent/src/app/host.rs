@@ -446,7 +446,7 @@ mod tests {
             }
         };
         let told = tokio::select! {
-            told = tokio::time::timeout(Duration::from_secs(60), told) => told.expect("told"),
+            told = tokio::time::timeout(Duration::from_secs(60), told) => told.expect("an error"),
             version = runtime_version(&config, &client, &health) => panic!("{version:?}"),
         };
         assert!(told.contains("/none.sock: No such file or directory"), "{told}");

@@ -90,6 +90,6 @@ mod tests {
         let text = fs::read_to_string(dir.path().join("vm/overcommit_memory")).expect("read");
         assert_eq!(text, "1");
         fs::remove_file(dir.path().join("kernel/panic")).expect("removed");
-        settle(dir.path(), true).expect_err("nobody knows");
+        settle(dir.path(), true).expect_err("the value is unreadable");
     }
 }

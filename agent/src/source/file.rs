@@ -540,7 +540,7 @@ mod tests {
         fs::remove_file(&file).expect("removed");
         fs::write(&file, manifest("a", "i:1")).expect("written");
         assert_eq!(look(true), [vec![], vec!["a-n".to_owned()]]);
-        assert!(look(false).is_empty(), "it says the same");
+        assert!(look(false).is_empty(), "its content is the same");
         fs::remove_file(&file).expect("removed");
         assert_eq!(look(true), [vec![""; 0]]);
         assert!(look(true).is_empty(), "it was gone before");

@@ -199,7 +199,7 @@ mod tests {
         let room = first.await.expect("a place");
         taken.pop();
         drop(room);
-        let _room = other.await.expect("a place that nobody else wants");
+        let _room = other.await.expect("the place of the given-up request");
         let more = wait("c");
         tokio::task::yield_now().await;
         places.limit(9);

@@ -180,7 +180,7 @@ async fn a_dead_server_is_found_and_replaced() {
     let delete = Request::delete("/api/v1/nodes/n").body(Vec::new()).expect("a request");
     let (read, written) = tokio::join!(nodes.get("n"), client.request_text(delete));
     read.expect("a read is sent again");
-    assert!(written.is_err(), "nobody knows what became of it");
+    assert!(written.is_err(), "the outcome of a write is unknown");
     let found = begun.elapsed();
     assert!(found < 4 * DEAD_AFTER, "{found:?}");
     assert_eq!((server.connections(), server.requests()), (2, 2));
@@ -348,7 +348,7 @@ async fn a_server_of_a_stranger_is_refused() {
     assert!(error.contains("InvalidCertificate"), "{error}");
     server.write_kubeconfig_insecure();
     let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
-    nodes.get("n").await.expect("nobody is asked");
+    nodes.get("n").await.expect("no certificate is verified");
 }
 
 #[tokio::test]

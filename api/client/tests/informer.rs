@@ -95,7 +95,7 @@ impl InformerWorld {
     async fn told(&mut self) -> String {
         let change = tokio::time::timeout(PATIENCE, self.subscription.next()).await;
         let shown = |pod: &InformedPod| format!("{}@{}", pod.metadata.name, pod.spec.node_name);
-        match change.expect("something is told") {
+        match change.expect("a change") {
             ObjectChange::Added { object, initial } => {
                 format!("{}{}", if initial { "has " } else { "added " }, shown(&object))
             }

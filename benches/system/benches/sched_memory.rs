@@ -220,7 +220,7 @@ fn storm(side: &MemorySide) -> Result<MemoryResults> {
     let running = MeasuredProcess::start(side, &api, dir.path())?;
     let begun = Instant::now();
     while api.told().0 < HOPELESS {
-        ensure!(begun.elapsed() < MOST, "{} of {HOPELESS} are told why", api.told().0);
+        ensure!(begun.elapsed() < MOST, "{} of {HOPELESS} have a condition", api.told().0);
         std::thread::sleep(Duration::from_millis(50));
     }
     running.wait_until_idle()?;

@@ -139,7 +139,7 @@ impl PodScore {
 
     /// Returns the pods that are counted by row.
     pub(crate) fn counts<'a>(&self, view: &'a View) -> &'a RowCounts {
-        match self.by_row.expect("scores by count are of somebody") {
+        match self.by_row.expect("scores by count have counters") {
             Of::Counter(id) => &view.counts.counters.get(id.0).nodes,
             Of::Term(id) => {
                 view.counts.terms.get(id.0).nodes.as_ref().expect("it was there before")

@@ -393,7 +393,7 @@ mod tests {
         let displaced = computed - SHAPES_MAX as u64;
         let taken = asks - computed;
         assert_eq!(handed, Handed { taken, computed, outdated: 0, displaced });
-        assert_eq!(scratch.take_handed(), Handed::default(), "what was told is over");
+        assert_eq!(scratch.take_handed(), Handed::default(), "the counts were taken");
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn a_node_is_rejected_by_the_plugin_that_comes_first() {
     }
     assert_eq!(statuses.len(), 10);
     let asked: Vec<u32> = (0..10).filter(|row| row % 5 != 0).collect();
-    assert_eq!(*volumes.1.borrow(), asked, "nobody asks about a node that is out already");
+    assert_eq!(*volumes.1.borrow(), asked, "volumes of rejected nodes are not checked");
     // One node alone is rejected by the same plugin, in the same words.
     for (row, status) in statuses {
         let alone = explain::status_of_row(&cluster, &program, &[&volumes], row, &mut scratch);

@@ -101,7 +101,7 @@ fn step(shared: &SharedCluster, at: usize, roll: usize, pods: &mut Vec<Pod>) {
             let (program, spec) = shared.with_cluster(|c| c.prepare(&pod)).expect("a pod");
             let view = shared.view();
             if let Some(row) = decide(&view, &program, &mut Scratch::default()).first {
-                shared.reserve(&view, &program, &Arc::new(spec), row).expect("nobody else");
+                shared.reserve(&view, &program, &Arc::new(spec), row).expect("no other writer");
                 pods.push(pod);
             }
         }
@@ -146,7 +146,7 @@ fn publications_reuse_chunk_copies_after_pod_changes() {
         let (program, spec) = shared.with_cluster(|c| c.prepare(&pod)).expect("a pod");
         let view = shared.view();
         let row = decide(&view, &program, &mut Scratch::default()).first.expect("room");
-        shared.reserve(&view, &program, &Arc::new(spec), row).expect("nobody else");
+        shared.reserve(&view, &program, &Arc::new(spec), row).expect("no other writer");
         if at >= 8 {
             chunks.insert(std::ptr::from_ref(view.chunk(0)) as usize);
         }

@@ -130,7 +130,7 @@ impl<T: Clone + Default + Eq + Hash> SharedLists<T> {
     /// One pod fewer uses the item.
     pub fn release(&mut self, id: u32) {
         let (item, pods) = &mut self.items[id as usize];
-        *pods = pods.checked_sub(1).expect("a list is released by who interned it");
+        *pods = pods.checked_sub(1).expect("a released list was interned");
         if *pods == 0 {
             self.ids.remove(item);
             *item = T::default();

@@ -212,7 +212,7 @@ mod tests {
         }
         let (held, text) = (kept[0].whole(), kept[1].text.get().map(Packed::bytes));
         kept[0].pack();
-        assert_eq!((*kept[0].whole()).clone(), (*held).clone(), "whoever holds it has it");
+        assert_eq!((*kept[0].whole()).clone(), (*held).clone(), "a held copy is not changed");
         assert!(text.is_some_and(|bytes| bytes < 70), "{text:?}");
     }
 

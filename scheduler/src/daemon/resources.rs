@@ -153,7 +153,7 @@ mod tests {
             all
         };
         let (bytes, written) = tokio::join!(read, async move { write(rows, &sink).await });
-        written.expect("somebody reads");
+        written.expect("the body is read");
         (bytes.len(), String::from_utf8(bytes).expect("text"))
     }
 

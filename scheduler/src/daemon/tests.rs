@@ -143,7 +143,7 @@ fn tls_settings_are_validated_only_if_a_port_is_served() {
 #[test]
 fn timings_of_the_lease_with_which_two_could_lead_are_refused_by_name_and_value() {
     let lease = |flags: &[&str]| {
-        let wrong = run(flags).expect_err("two could lead, or nobody");
+        let wrong = run(flags).expect_err("two leaders, or none");
         wrong.join("; ").replace("leaderElection.", "").replace("--leader-elect-", "--")
     };
     let short = ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=10s"];
@@ -162,7 +162,7 @@ fn timings_of_the_lease_with_which_two_could_lead_are_refused_by_name_and_value(
         assert!(wrong.starts_with(said), "{wrong}");
     }
     // Without leader election these settings are not validated.
-    run(&[&short[..], &["--leader-elect=false"]].concat()).expect("nobody leads");
+    run(&[&short[..], &["--leader-elect=false"]].concat()).expect("no election");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn gates_of_groups_need_each_other() {
     let settings = gates("GangScheduling=true,GenericWorkload=true").expect("both are known");
     assert_eq!(settings.groups, Some(GroupGates { gangs: true, ..GroupGates::default() }));
     assert_eq!(settings.warnings, Vec::<String>::new());
-    gates("WorkloadAwarePreemption=true,GenericWorkload=true").expect_err("nobody is in a gang");
+    gates("WorkloadAwarePreemption=true,GenericWorkload=true").expect_err("no gang scheduling");
     let all = "WorkloadAwarePreemption=true,GangScheduling=true,GenericWorkload=true";
     let settings = gates(all).expect("all are known");
     let preempting = GroupGates { gangs: true, preemption: true, ..GroupGates::default() };
@@ -381,5 +381,5 @@ async fn explain_request_with_a_missing_or_unknown_pod_gets_a_one_line_error() {
         assert_eq!(answered.status, status, "{body}");
         assert!(body.contains(text) && (status == 200 || body == text), "{body}");
     }
-    assert!(questions.try_recv().is_err(), "nobody is asked in vain");
+    assert!(questions.try_recv().is_err(), "invalid queries reach no scheduler");
 }

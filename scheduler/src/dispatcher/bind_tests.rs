@@ -98,7 +98,7 @@ async fn binding(prepared: Result<(), PluginError>) -> (BindEnd, Vec<String>) {
                     let owed = Owed { ends: ends.clone(), end: None, under_way: None };
                     BindLane::put(&binds, BindJob { pod, node, binder: None, attempt, owed });
                 }
-                other => panic!("nobody asked for {other:?}"),
+                other => panic!("unexpected command {other:?}"),
             }
         }
         match ended.recv().await {

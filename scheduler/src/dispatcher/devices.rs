@@ -476,7 +476,7 @@ mod tests {
         assert_eq!((count(&server.writes), count(&server.conflicts)), (50, 0));
         let users = server.claim.lock().expect("not poisoned")["status"]["reservedFor"].clone();
         assert_eq!(users.as_array().map(Vec::len), Some(50));
-        assert!(turns.0.borrow().is_empty(), "nobody waits");
+        assert!(turns.0.borrow().is_empty(), "no write is queued");
     }
 
     #[tokio::test]
@@ -514,7 +514,7 @@ mod tests {
             serde_json::from_value(of(version)).expect("a claim")
         };
         let (did, now) = give_back(&server.client(), &claim("0")).await;
-        assert_eq!((did, now), (false, vec![claim("1")]), "somebody else wrote it");
+        assert_eq!((did, now), (false, vec![claim("1")]), "another client wrote it");
         let (did, now) = give_back(&server.client(), &claim("1")).await;
         let version = now[0].metadata.resource_version.as_deref();
         assert_eq!((did, allocation(&now[0]), version), (true, None, Some("2")));

@@ -119,7 +119,7 @@ async fn scoring_extenders_are_called_concurrently() {
     tokio::spawn(async move {
         let mut peers = Vec::new();
         for _ in 0..2 {
-            let (mut peer, _) = listener.accept().await.expect("somebody asks");
+            let (mut peer, _) = listener.accept().await.expect("a connection");
             request(&mut peer).await.expect("a question");
             peers.push(peer);
         }

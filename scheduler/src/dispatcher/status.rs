@@ -309,7 +309,7 @@ mod tests {
                 assert!(tokio::time::timeout(TRY_AGAIN, ended.notified()).await.is_err());
                 go_on.send(()).expect("the server waits");
                 ended.notified().await;
-                assert!(asks.try_recv().is_err(), "nobody wants it any more");
+                assert!(asks.try_recv().is_err(), "the condition is not written again");
                 assert!(lane.forget("p").is_none());
             })
             .await;

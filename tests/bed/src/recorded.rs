@@ -81,10 +81,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("here.json"), "{}").expect("written");
         assert!(find(dir.path(), "here.json").expect("it is there").is_some());
-        find(dir.path(), "node-writes.json").expect_err("nobody says why");
+        find(dir.path(), "node-writes.json").expect_err("it is not listed");
         fs::write(dir.path().join(NOT_RECORDED), "pods/\nnode-writes.json\n").expect("written");
         assert_eq!(find(dir.path(), "node-writes.json").expect("it is named"), None);
         assert_eq!(find(dir.path(), "pods").expect("it is named"), None);
-        find(dir.path(), "static-pods.json").expect_err("nobody says why");
+        find(dir.path(), "static-pods.json").expect_err("it is not listed");
     }
 }

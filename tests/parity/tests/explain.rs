@@ -96,7 +96,7 @@ fn failed_node_registration_is_reported_with_its_reason_until_resolved() {
     let Some(stand) = Stand::start(&StandSetup { refused, ..StandSetup::default() }) else {
         return;
     };
-    until(LONG, "the refusal is told", || {
+    until(LONG, "the refusal is reported", || {
         let pods = stand.ask("/pods")?;
         let told = pods["apiServer"].to_string();
         let sentence = "this node is not registered, for";

@@ -244,7 +244,10 @@ mod tests {
             Lines::from([(("wait@2".to_owned(), "missing".to_owned()), value.to_owned())])
         };
         assert!(never_came(&lines(drive::CAME), &lines(drive::CAME)).is_empty());
-        assert!(never_came(&lines(drive::CAME), &lines("ready")).is_empty(), "that is told anyway");
+        assert!(
+            never_came(&lines(drive::CAME), &lines("ready")).is_empty(),
+            "the difference is reported anyway"
+        );
         let told = never_came(&lines("ready"), &lines("ready"));
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].ours.as_deref(), Some("ready"));

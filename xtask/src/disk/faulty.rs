@@ -441,7 +441,7 @@ mod tests {
                 drop(disk);
                 asks.join().expect("no panic")
             });
-            assert!(hangs.is_err(), "it is told that the server is gone");
+            assert!(hangs.is_err(), "the error says that the server is gone");
         });
     }
 }

@@ -164,7 +164,7 @@ mod tests {
         match &*known.borrow() {
             OwnNode::Absent { gone } => Some(*gone),
             OwnNode::Present { .. } => None,
-            OwnNode::Unknown => panic!("something is told"),
+            OwnNode::Unknown => panic!("the node is known"),
         }
     }
 
@@ -173,7 +173,11 @@ mod tests {
         use ReportedField::{Applied, Begin, Complete, Deleted, Listed, Unreadable};
         for (why, told, want) in [
             ("it is not made yet", &[Begin, Complete][..], Some(0)),
-            ("told twice", &[Begin, Listed, Complete, Deleted, Begin, Complete], Some(1)),
+            (
+                "deleted, then absent from a list",
+                &[Begin, Listed, Complete, Deleted, Begin, Complete],
+                Some(1),
+            ),
             ("between two watches", &[Begin, Listed, Complete, Begin, Complete], Some(1)),
             ("as soon as it was made", &[Begin, Complete, Applied, Deleted], Some(1)),
             ("it is back", &[Begin, Complete, Applied, Deleted, Applied], None),

@@ -161,7 +161,7 @@ fn kernel_notice_storm_emits_one_event_per_period_and_measures_no_pod() {
     node.pass(60, true);
     assert_eq!(node.told, [0, 10, 20, 30, 40, 50].map(|at| SECOND * at));
     assert!(node.looks.len() >= 200, "{}", node.looks.len());
-    assert_eq!(node.looks_at(|scope| *scope != Scope::Nobody), [], "nobody may go");
+    assert_eq!(node.looks_at(|scope| *scope != Scope::Nobody), [], "no pod may be evicted");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn failed_observation_does_not_restart_the_grace_period() {
     assert!(node.evictor.pressure().memory, "nothing says that it is over");
     node.is_unread = false;
     node.pass(10, false);
-    let (at, _) = node.victims.first().expect("somebody goes");
+    let (at, _) = node.victims.first().expect("a pod is evicted");
     assert!(*at < SECOND * 32, "{at:?}");
 }
 

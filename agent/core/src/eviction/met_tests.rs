@@ -99,7 +99,7 @@ fn unreadable_signal_does_not_meet_a_threshold() {
     met.update(&settings, &look(90, 5, 0), seconds(0));
     assert!(met.is_acting());
     let conditions = met.update(&settings, &Observation::default(), seconds(10));
-    assert!(!met.is_acting() && conditions.len() == 2, "the pressure is told for some time");
+    assert!(!met.is_acting() && conditions.len() == 2, "both conditions stay for a while");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn where_stall_decides_page_cache_is_no_shortage_of_memory() {
         ("page cache", by_stall.clone(), 90, 400, Some(0), vec![]),
         ("all that is left is page cache", by_stall.clone(), 0, 400, Some(0), vec![]),
         ("no cache to be had back", by_stall.clone(), 90, 9, Some(0), hard()),
-        ("none left, nobody waits", by_stall.clone(), 0, 0, Some(0), hard()),
+        ("none left, no stall", by_stall.clone(), 0, 0, Some(0), hard()),
         ("just below", by_stall.clone(), 90, 400, Some(STALL_MIN - 1), vec![]),
         ("at it", by_stall.clone(), 90, 400, Some(STALL_MIN), hard()),
         ("a pod at its own limit", by_stall.clone(), 500, 0, Some(10_000), vec![]),

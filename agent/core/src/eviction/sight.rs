@@ -195,7 +195,7 @@ mod tests {
             Ok(nodefs.signals[0]),
             "counted"
         );
-        assert_eq!(first(&mut sight, nodefs, unread, 100), Err(SOON), "it waits anew");
+        assert_eq!(first(&mut sight, nodefs, unread, 100), Err(SOON), "the wait begins again");
         assert_eq!(first(&mut sight, nodefs, unread, 219), Err(SOON));
         assert_eq!(first(&mut sight, nodefs, unread, 220), Ok(nodefs.signals[0]), "long enough");
         assert_eq!(

@@ -174,7 +174,7 @@ fn only_readiness_probes_run_in_a_terminating_pod() {
     assert_eq!(machine.end(Startup, SECOND, Failure), None, "too late to matter");
     assert_eq!((machine.due(Startup), machine.due(Liveness)), (None, None));
     assert_eq!(run(&mut machine, Readiness, Success), change(Readiness, true));
-    assert_eq!(machine.terminate(SECOND * 2), [], "told once");
+    assert_eq!(machine.terminate(SECOND * 2), [], "reported once");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn failing_readiness_probe_runs_at_once_when_its_pod_changes() {
     assert_eq!(machine.due(Readiness), Some(ms(400)), "what came meanwhile counts, too");
     assert!(machine.begin(Readiness, ms(400)));
     machine.end(Readiness, ms(450), Success);
-    assert_eq!(machine.due(Readiness), Some(ms(1400)), "the clock began anew");
+    assert_eq!(machine.due(Readiness), Some(ms(1400)), "the period began again");
     machine.trigger(ms(500));
     assert_eq!(machine.due(Readiness), Some(ms(1400)), "it is ready already");
 }
@@ -327,7 +327,7 @@ proptest! {
         let mut told = false;
         for end in 0..history.len() {
             if let Some(change) = run(&mut machine, Readiness, history[end]) {
-                prop_assert_ne!(change.healthy, told, "told only when it changes");
+                prop_assert_ne!(change.healthy, told, "reported only when it changes");
                 told = change.healthy;
             }
             prop_assert_eq!(told, expected(&history[..=end], successes, failures, false));
@@ -364,7 +364,7 @@ proptest! {
         let mut note = |changes: &[ProbeChange]| {
             for change in changes {
                 let slot = &mut told[KINDS.iter().position(|k| *k == change.kind).expect("one of them")];
-                assert_ne!(*slot, Some(change.healthy), "told twice: {change:?}");
+                assert_ne!(*slot, Some(change.healthy), "reported twice: {change:?}");
                 *slot = Some(change.healthy);
             }
             told[0]

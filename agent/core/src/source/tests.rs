@@ -191,7 +191,7 @@ fn later_manifest_with_a_duplicate_name_is_dropped_and_reported() {
     let SourceUpdate::Duplicate(dropped) = &updates[1] else { panic!("a duplicate") };
     assert_eq!(dropped.metadata.uid, b.metadata.uid);
     let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
-    assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
+    assert_eq!(kinds(&again), ["duplicate"], "in each reading, logged once");
     let unread = broken("/m/c");
     let kept = || SourceReading { problems: vec![Arc::clone(&unread)], ..reading(&[&a, &b]) };
     let kept_twice = [(); 2]

@@ -244,7 +244,7 @@ fn unobserved_exit_replaces_the_previous_attempt_as_last_state() {
     let status = world.derive();
     let last = main_status(&status, "a").last_state.clone().and_then(|last| last.terminated);
     assert_eq!(last.expect("an end").reason.as_deref(), Some("ContainerStatusUnknown"));
-    assert_eq!(world.derive(), status, "it is told once and stays so");
+    assert_eq!(world.derive(), status, "the reported end stays");
 }
 
 #[test]

@@ -410,7 +410,7 @@ fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
     world.give(QueueInput::Wanted(Arc::new(pod(new.clone()))));
     assert_eq!(world.give(derived(&old, ready(true), WorkerStage::Terminating)), []);
     let last = only(world.give(derived(&old, ready(false), WorkerStage::Finished)));
-    assert!(matches!(last.ask, Ask::Patch(_)), "its end is told");
+    assert!(matches!(last.ask, Ask::Patch(_)), "its end is written");
     world.took(&last, mirror("m1", "h1", ready(false)));
     let delete = only(world.give(derived(&new, json!({"phase": "Pending"}), WorkerStage::Syncing)));
     assert_eq!(delete.ask, Ask::Delete("m1".into()));

@@ -24,7 +24,7 @@ fn log_of_a_victim_is_removed_even_if_the_api_server_is_not_informed() {
     let status = node.host.status("b");
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")));
     let end = &status["containerStatuses"][0]["state"]["terminated"];
-    assert!(end.is_object(), "how it ended is told as before: {status}");
+    assert!(end.is_object(), "the end of the container is still reported: {status}");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn next_eviction_waits_until_the_disk_can_show_the_space_of_the_victim() {
     assert_eq!(node.victims(), ["b"]);
     assert_eq!(node.host.stage("b"), Some(WorkerStage::Finished), "its end frees nothing yet");
     node.pass(120);
-    assert_eq!(node.victims().len(), 2, "nobody waits for ever");
+    assert_eq!(node.victims().len(), 2, "the wait for the first victim ends");
 }
 
 /// No other record of its end is left than the one this agent has kept.
@@ -69,7 +69,7 @@ fn victim_without_a_runtime_record_is_not_started_again_by_a_restarted_agent() {
         worker.is_some_and(|worker| worker.needs_record(&[action]))
     };
     assert!(kept(&mut node) && needs(&node, Action::Cleanup));
-    assert!(!needs(&node, Action::Teardown), "that leaves what tells it");
+    assert!(!needs(&node, Action::Teardown), "the containers still show the end");
     let mut told = pod("b", 0);
     let status = json!({"phase": "Failed", "reason": "Evicted"});
     told.status = serde_json::from_value(status).expect("a status");
@@ -100,7 +100,7 @@ fn terminating_preempted_pod_is_evicted_at_once_before_other_pods() {
     assert_eq!(grace(&node, "drains"), Some(1));
     node.host.stubborn = false;
     node.pass(120);
-    assert_eq!(node.victims(), ["drains"], "it is told once, and nobody else is");
+    assert_eq!(node.victims(), ["drains"], "evicted once, and no other pod");
     assert_eq!(node.host.status("drains")["reason"], "Evicted", "the last word counts");
 }
 

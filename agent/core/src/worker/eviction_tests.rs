@@ -263,7 +263,7 @@ fn node_is_observed_again_before_a_second_pod_is_evicted() {
          Container c was using 350Mi, request is 0, has larger consumption of memory. "
     );
     let conditions = status["conditions"].as_array().expect("conditions");
-    let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("told");
+    let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("a condition");
     assert_eq!(
         (&target["reason"], &target["message"]),
         (&json!("TerminationByKubelet"), &status["message"],)

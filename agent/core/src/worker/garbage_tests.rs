@@ -125,7 +125,7 @@ fn containers_of_a_finished_pod_are_removed_after_its_source_knows_the_end() {
     let pod = Arc::new(of_folder(ended("Succeeded", ""), "p"));
     host.send(PodsInput::Reconciled { uid: "p".into(), pod });
     collect(&mut host);
-    assert_eq!(left(&host), "0:Exited", "nobody else knows that a static pod is over");
+    assert_eq!(left(&host), "0:Exited", "only its container shows that a static pod is over");
 }
 
 #[test]

@@ -53,7 +53,8 @@ fn shutdown_ends_pods_group_by_group_with_reason_terminated() {
         let message = "Pod was terminated in response to imminent node shutdown.";
         assert_eq!(status["message"], message);
         let conditions = status["conditions"].as_array().expect("conditions");
-        let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("told");
+        let target =
+            conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("a condition");
         assert_eq!(target["status"], "True");
         assert_eq!(target["reason"], "TerminationByKubelet");
         assert_eq!(target["message"], message);
@@ -226,7 +227,7 @@ fn restarted_agent_resumes_the_shutdown_and_starts_no_ended_pod() {
         assert_eq!(host.stage(uid), Some(WorkerStage::Finished), "{uid}");
     }
     let over = records(&mut host, PodsInput::Tick);
-    assert!(over.is_empty(), "it was told before: {over:?}");
+    assert!(over.is_empty(), "its record was written before: {over:?}");
 }
 
 fn read(draft: &ledger::Draft) -> ledger::Entries {

@@ -110,7 +110,7 @@ fn pod_stopped_at_its_deadline_is_failed_even_if_its_containers_succeeded() {
         status.phase = Some(phase.to_owned());
         pod.status = Some(status);
         host.restart(vec![pod]);
-        assert_eq!(host.status("p")["phase"], want, "told as {phase}");
+        assert_eq!(host.status("p")["phase"], want, "reported as {phase}");
     }
 }
 

@@ -89,10 +89,10 @@ impl Check {
                 threshold.signal.condition() == condition
                     && left.is_some_and(|left| is_under(threshold, &left, false))
             });
-            assert!(told || !is_met, "seed {}: {condition:?} is seen, not told", self.seed);
+            assert!(told || !is_met, "seed {}: {condition:?} is met, not reported", self.seed);
             let low = self.low_at.get(&condition);
             let recent = low.is_some_and(|at| now.since(*at) < settings.transition);
-            assert!(!told || recent || is_met, "seed {}: {condition:?} is told", self.seed);
+            assert!(!told || recent || is_met, "seed {}: {condition:?} is reported", self.seed);
         }
     }
 
@@ -153,6 +153,6 @@ impl Check {
             return;
         }
         let since = *self.idle_since.get_or_insert(now);
-        assert!(now.since(since) < IDLE_MAX, "seed {}: nobody goes since {since:?}", self.seed);
+        assert!(now.since(since) < IDLE_MAX, "seed {}: no eviction since {since:?}", self.seed);
     }
 }

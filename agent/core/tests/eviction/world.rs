@@ -220,11 +220,11 @@ impl EvictionWorld {
             }
         }
         let seed = self.check.seed;
-        assert_eq!(at_rest, Some(self.stats.evicted), "seed {seed}: somebody goes for nothing");
+        assert_eq!(at_rest, Some(self.stats.evicted), "seed {seed}: an eviction at rest");
         assert!(ends < TICK * u32::try_from(CALM).expect("small"));
         let told = self.evictor.pressure();
-        assert!(!told.memory && !told.disk, "seed {seed}: {told:?} is told for ever");
-        assert!(self.evictor.victims().is_empty(), "seed {seed}: somebody is waited for");
+        assert!(!told.memory && !told.disk, "seed {seed}: {told:?} never ends");
+        assert!(self.evictor.victims().is_empty(), "seed {seed}: a victim has not ended");
         self.stats
     }
 

@@ -490,7 +490,10 @@ impl World {
         assert!(!runs, "{uid} is deleted while it runs");
         for status in object["status"]["containerStatuses"].as_array().into_iter().flatten() {
             let state = &status["state"];
-            assert!(state["running"].is_null(), "{uid} is deleted and was told to run: {state}");
+            assert!(
+                state["running"].is_null(),
+                "{uid} is deleted with a running container: {state}"
+            );
         }
     }
 
@@ -511,7 +514,11 @@ impl World {
             assert!(api.queue.is_settled(&uid), "{name}: something is not written");
             let worker = agent.worker(&uid).unwrap_or_else(|| panic!("{name} has no worker"));
             let phase = worker.status().phase.as_deref();
-            assert_eq!(object["status"]["phase"].as_str(), phase, "{name}: the phase is not told");
+            assert_eq!(
+                object["status"]["phase"].as_str(),
+                phase,
+                "{name}: the phase is not written"
+            );
         }
     }
 }

@@ -106,7 +106,7 @@ impl World {
     pub fn told_to_go(&mut self, uid: &PodUid) {
         let (known, shortage) = (&self.check.known[uid], &self.shortage);
         assert!(!known.of_folder, "{uid} is evicted, and it is a static pod");
-        assert!(self.memory_left() < CAPACITY, "{uid} is evicted, and nobody takes too much");
+        assert!(self.memory_left() < CAPACITY, "{uid} is evicted without a shortage");
         // Every pod that took too much at ranking has ended, and now another one does.
         let runs = |of: &PodUid| self.running().any(|(running, _)| running == of);
         let is_overtaken = !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
@@ -145,7 +145,7 @@ impl World {
         };
         fresh |= self.runtime.containers.values().any(|c| ended(&c.uid, c.finished_at));
         let is_told = self.shortage.is_told;
-        assert!(fresh || is_told == spared, "pressure is told as {is_told}, not {spared}");
+        assert!(fresh || is_told == spared, "pressure is reported as {is_told}, not {spared}");
     }
 
     /// Pods that run, with the start of each of their containers.

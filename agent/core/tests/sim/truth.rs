@@ -24,7 +24,7 @@ impl World {
                     .get(&manifest.uid)
                     .map(|status| serde_json::to_value(&**status).expect("JSON")),
             };
-            let told = told.unwrap_or_else(|| panic!("{}: nothing is told", manifest.uid));
+            let told = told.unwrap_or_else(|| panic!("{}: no status is reported", manifest.uid));
             self.pod_is_told(manifest, &told);
         }
     }
@@ -79,15 +79,15 @@ fn check_published(manifest: &Manifest, me: &Box, latest: &Container, told: &Val
     let subject = format!("{}: {} is {:?}", manifest.uid, me.name, latest.state);
     match latest.state {
         RunState::Running => {
-            assert!(state["running"].is_object(), "{subject}, told as {shown}");
+            assert!(state["running"].is_object(), "{subject}, reported as {shown}");
             let ready = me.init && !me.sidecar || shown["ready"] == true;
             let never = me.ephemeral || manifest.is_stuck(&me.name, latest.attempt);
-            assert!(ready || never, "{subject}, told as not ready: {shown}");
+            assert!(ready || never, "{subject}, reported as not ready: {shown}");
         }
         RunState::Exited => {
             let is = |end: &Value| end["terminated"]["exitCode"] == latest.code;
             let told = is(state) || state["waiting"].is_object() && is(last);
-            assert!(told, "{subject} with {}, told as {shown}", latest.code);
+            assert!(told, "{subject} with {}, reported as {shown}", latest.code);
         }
         RunState::Created | RunState::Unknown => return,
     }

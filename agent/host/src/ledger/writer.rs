@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
         on_a_full_disk(async |ledger, path, full| {
-            assert!(!ledger.wait(false).ended().await, "who waits is told, and may go on");
+            assert!(!ledger.wait(false).ended().await, "the wait ends with the failure");
             assert!(load(&path).allocated.is_empty());
             fs::remove_file(&full).expect("room again");
             while uids(&load(&path).actuated) != ["z"] {

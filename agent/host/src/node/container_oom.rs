@@ -116,7 +116,7 @@ mod tests {
             ("of the node", vec![FIRST, "oom-kill:constraint=CONSTRAINT_NONE,global_oom", LAST]),
             ("of the root's limit", vec![FIRST, LIMIT, &root, LAST]),
             ("without sizes", vec![FIRST, LIMIT, &own, sizeless]),
-            ("begun anew", vec![FIRST, LIMIT, &own, FIRST, LAST]),
+            ("begun again", vec![FIRST, LIMIT, &own, FIRST, LAST]),
         ] {
             assert_eq!(told(&lines), [], "{what}");
         }

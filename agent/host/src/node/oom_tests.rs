@@ -53,7 +53,7 @@ fn node_oom_kill_is_reported_and_a_cgroup_oom_kill_is_not() {
             vec![line("Task in /a killed as a result of limit of /"), line(LAST)],
             true,
         ),
-        ("nobody to kill", vec![line("System is deadlocked on memory")], false),
+        ("no process to kill", vec![line("System is deadlocked on memory")], false),
     ] {
         let lines = [vec![line(FIRST), line("Mem-Info:")], lines].concat();
         assert_eq!(told(&lines), Vec::from_iter(want.then_some(node)), "{what}");
@@ -126,7 +126,7 @@ async fn kernel_log_backlog_is_read_before_new_records() {
             OomVictimLine::Node(kill) => (kill.pid, false),
             OomVictimLine::Container(kill) => (kill.pid, true),
         });
-        past.send(()).expect("heard");
+        past.send(()).expect("the test receives it");
     });
     let speak = async {
         seen.recv().await.expect("the past");

@@ -250,7 +250,7 @@ mod tests {
         let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
         watch.arm(0, 32 << 20, 0).expect("armed");
         watch.arm(0, (32 << 20) + 1, 0).expect("near enough");
-        watch.arm(7, 1, 0).expect("nobody");
+        watch.arm(7, 1, 0).expect("no such cgroup is no error");
         fires(&own, watch).await;
     }
 
@@ -260,7 +260,7 @@ mod tests {
         blocking::Pool::own();
         let sampler = Sampler::new().expect("this host has cgroups");
         if !Path::new("/sys/fs/cgroup/memory.pressure").exists() {
-            return xtask::skip("the kernel tells no stall of memory");
+            return xtask::skip("the kernel reports no stall of memory");
         }
         let own = OwnCgroup::new(&sampler, "stall");
         fs::write(own.0.join("memory.high"), "8M").expect("limited");

@@ -339,7 +339,7 @@ mod tests {
                 let own = point.clone();
                 let user = is_used.then(|| {
                     std::thread::spawn(move || {
-                        began.send(()).expect("it is heard");
+                        began.send(()).expect("the test receives it");
                         fs::metadata(own.join("x")).map(drop)
                     })
                 });

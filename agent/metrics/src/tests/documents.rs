@@ -117,7 +117,7 @@ fn the_agents_own_families_are_those_of_the_table() {
     for row in table("Of the agent alone") {
         let pattern = names(row[0]).pop().expect("a name");
         let family = served.get(&pattern.begin);
-        let family = family.unwrap_or_else(|| panic!("nobody serves {}", pattern.begin));
+        let family = family.unwrap_or_else(|| panic!("{} is not served", pattern.begin));
         assert_eq!(pattern.labels.unwrap_or_default(), labels(family), "{}", pattern.begin);
         let kind = row[1].split(',').next().unwrap_or_default();
         assert_eq!(family["type"], kind, "{}", pattern.begin);
@@ -133,7 +133,7 @@ fn metrics_worth_watching_are_served_and_absent_families_are_not() {
     for row in table("Worth watching") {
         for pattern in names(row[0]) {
             let found: Vec<_> = served.iter().filter(|(name, _)| pattern.covers(name)).collect();
-            assert!(!found.is_empty(), "nobody serves {pattern:?}");
+            assert!(!found.is_empty(), "{pattern:?} is not served");
             for (_, family) in found {
                 assert!(pattern.labels.iter().all(|l| l.is_subset(&labels(family))), "{pattern:?}");
             }
@@ -258,7 +258,7 @@ fn alerts_and_dashboard_query_only_served_metrics_and_labels() {
                 let histogram =
                     ends.find(|n| served.get(*n).is_some_and(|f| f["type"] == "histogram"));
                 let family = served.get(histogram.unwrap_or(name));
-                let family = family.unwrap_or_else(|| panic!("{file}: nobody serves {name}"));
+                let family = family.unwrap_or_else(|| panic!("{file}: {name} is not served"));
                 let mut own = labels(family);
                 own.extend(OF_THE_SCRAPER.map(str::to_owned));
                 own.extend(histogram.map(|_| "le".to_owned()));

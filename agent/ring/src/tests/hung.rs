@@ -98,7 +98,7 @@ fn timeout_ends_a_wait_and_the_next_change_of_the_pod_waits_for_the_kernel() {
         let mut patience = SHORT;
         while files.counts(Class::Pod).running == 0 {
             let ended = files.run(place().within(patience), reads(dead, 8)).await;
-            assert_eq!(ended.expect_err("nobody answers"), Blocked::TimedOut(patience));
+            assert_eq!(ended.expect_err("the server hangs"), Blocked::TimedOut(patience));
             patience *= 2;
         }
         // The kernel has not let go of it.
@@ -153,7 +153,7 @@ fn ring_dropped_during_kernel_operations_keeps_its_buffers_alive() {
                 let files = RingFiles::ring(true).expect("this kernel has io_uring");
                 let place = JobPlace::look(&uid("a")).within(SHORT);
                 let ended = files.run(place, reads(dead.path(), 8)).await;
-                assert_eq!(ended.expect_err("nobody answers"), Blocked::TimedOut(SHORT));
+                assert_eq!(ended.expect_err("the server hangs"), Blocked::TimedOut(SHORT));
             }
         });
         // The kernel's buffers still exist when it writes to them.

@@ -183,7 +183,7 @@ mod tests {
         assert!(holds.remove(names(&["a"])).is_none(), "its container was not listed");
         holds.look();
         assert!(!holds.has_changed());
-        let removal = holds.remove(names(&["a"])).expect("nobody needs it");
+        let removal = holds.remove(names(&["a"])).expect("no hold is left");
         assert!(holds.remove(names(&["b"])).is_none(), "one at a time");
         drop(removal);
         assert!(holds.remove(names(&["b"])).is_some());
@@ -200,7 +200,7 @@ mod tests {
         assert!(resolving.lost("a").await);
         assert!(!resolving.lost("b").await);
         drop(resolving);
-        assert!(!holds.resolving().lost("a").await, "who asks later sees what is there");
+        assert!(!holds.resolving().lost("a").await, "a later resolution sees the current images");
         assert!(holds.remove(names(&["a"])).is_none(), "still held");
     }
 
@@ -214,8 +214,8 @@ mod tests {
         assert!(slow.lost("a").await);
         drop(holds.remove(names(&["b"])));
         drop(slow);
-        assert!(later.lost("b").await, "forgotten only when nobody is left who began before");
+        assert!(later.lost("b").await, "kept until the older resolution ends");
         drop(later);
-        assert!(holds.0.state.borrow().removed.is_empty(), "nobody is resolving");
+        assert!(holds.0.state.borrow().removed.is_empty(), "no resolution is under way");
     }
 }

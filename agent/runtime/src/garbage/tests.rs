@@ -92,7 +92,7 @@ fn full_disk_frees_unused_images_but_not_held_images() {
         assert_eq!(scene.left(&collector).await, ids[..1], "the held one stays");
         let reasons: Vec<_> = scene.events.borrow().iter().map(|event| event.reason).collect();
         let expected = ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"];
-        assert_eq!(reasons, expected, "the second failure in a row is told");
+        assert_eq!(reasons, expected, "the second failure in a row is reported");
         drop(hold);
         let freed = collector.free_unused_images().await;
         assert_eq!((freed.images, freed.error), (1, None));
@@ -125,7 +125,7 @@ fn disk_with_room_removes_no_image_and_lists_images_only_after_a_change() {
         collector.turn().await.expect("room");
         scene.runtime.add_image("reg.example/b:1");
         collector.turn().await.expect("room");
-        assert_eq!(collector.found.len(), 1, "nobody told of a change: the runtime is not asked");
+        assert_eq!(collector.found.len(), 1, "images are not listed without a change");
         collector.holds.changed();
         collector.turn().await.expect("room");
         assert_eq!((collector.found.len(), scene.left(&collector).await.len()), (2, 2));
@@ -146,7 +146,7 @@ fn image_usage_history_survives_a_restart_and_a_corrupt_file_only_resets_it() {
         let mut third = scene.collector(POLICY, roomy).await;
         assert!(third.past.uses().0.is_empty());
         third.turn().await.expect("room");
-        assert_eq!(third.past.uses().0.len(), 1, "counted anew");
+        assert_eq!(third.past.uses().0.len(), 1, "counted again");
     });
 }
 
@@ -225,7 +225,7 @@ fn pull_record_of_an_externally_removed_image_is_deleted() {
         let left = |image: &str| record(&scene, image).exists();
         assert!(left(&there) && !left("gone"), "only what is gone is forgotten");
         assert!(left("pulled-since"), "the list is older than the image");
-        assert!(left("held"), "somebody is about to use it");
+        assert!(left("held"), "a pod is about to use it");
         drop(hold);
         collector.holds.changed();
         collector.turn().await.expect("room");
@@ -244,7 +244,7 @@ fn record_of_a_pull_that_raced_with_an_image_removal_is_kept() {
         assert_eq!(collector.free_unused_images().await.images, 2);
         let left = |image: &str| record(&scene, image).exists();
         assert!(!left(&ids[0]), "of the image that was removed");
-        assert!(left(&ids[1]), "without it whoever finds the image may use it");
+        assert!(left(&ids[1]), "without a record any pod may use the image");
     });
 }
 

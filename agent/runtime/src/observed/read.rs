@@ -367,19 +367,19 @@ mod tests {
         drop(reader.reinspect_after(&uid));
         reader.list().await.expect("it answers");
         runtime.clear_calls();
-        assert_eq!(cgroups(&read().await), expected, "kept, whatever else is read anew");
+        assert_eq!(cgroups(&read().await), expected, "kept when the rest is read again");
         let (own_sandbox, own_container) = run(&client, 1).await;
         reader.made(&own_sandbox);
         reader.made(&own_container);
         let both = read().await;
         assert_eq!((both.sandboxes.len(), both.containers.len()), (2, 2));
-        assert_eq!(cgroups(&both), expected, "nobody asks where we put it ourselves");
+        assert_eq!(cgroups(&both), expected, "our own cgroups are not read");
         let containers = runtime.calls_of(Method::ContainerStatus, "").into_iter();
         let containers = containers.filter_map(|c| c.request::<v1::ContainerStatusRequest>());
         let sandboxes = runtime.calls_of(Method::PodSandboxStatus, "").into_iter();
         let sandboxes = sandboxes.filter_map(|c| c.request::<v1::PodSandboxStatusRequest>());
         let verbose: Vec<_> =
             containers.map(|r| r.verbose).chain(sandboxes.map(|r| r.verbose)).collect();
-        assert_eq!(verbose, [false; 3], "the first container anew, then what is ours");
+        assert_eq!(verbose, [false; 3], "the first container again, then ours");
     }
 }

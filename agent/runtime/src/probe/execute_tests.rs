@@ -197,7 +197,7 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
         assert_eq!(world.result().await, (ProbeKind::Startup, true));
         assert_eq!(world.result().await, (ProbeKind::Readiness, true));
         assert!(world.prober.metrics.limit_hits("probe attempts") > 0);
-        assert_eq!(world.recorder.entries(&PodUid::from("tenant")), [], "nothing is told of it");
+        assert_eq!(world.recorder.entries(&PodUid::from("tenant")), [], "no event is recorded");
         drop(silent);
     };
     LocalSet::new().run_until(work).await;

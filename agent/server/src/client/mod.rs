@@ -211,7 +211,7 @@ mod tests {
         let error = write(&mut full, "x").expect_err("no room").to_string();
         assert!(error.starts_with("standard output: No space left on device"), "{error}");
         let (reader, mut pipe) = io::pipe().expect("a pipe");
-        assert!(write(&mut pipe, "x").expect("somebody reads"));
+        assert!(write(&mut pipe, "x").expect("the pipe is read"));
         drop(reader);
         assert!(!write(&mut pipe, "x").expect("no error"));
     }
@@ -252,11 +252,11 @@ mod tests {
             width: None,
             socket: "/nonexistent/agent.sock".into(),
         };
-        let error = answer(&command).expect_err("nobody listens").to_string();
+        let error = answer(&command).expect_err("no agent listens").to_string();
         assert!(error.contains("no agent listens on /nonexistent/agent.sock"), "{error}");
         assert!(error.contains("--root-dir"), "{error}");
         let past = ClientCommand { question: CliQuestion::Timeline("web".into()), ..command };
-        let error = answer(&past).expect_err("nobody listens").to_string();
+        let error = answer(&past).expect_err("no agent listens").to_string();
         assert!(error.ends_with("\n  what it has recorded: add --from-record"), "{error}");
     }
 }

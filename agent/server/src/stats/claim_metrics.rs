@@ -86,7 +86,7 @@ mod tests {
             "kubelet_volume_stats_used_bytes{namespace=\"ns\",persistentvolumeclaim=\"c\"} 5\n";
         assert_eq!(text.matches("kubelet_volume_stats_used_bytes{").count(), 1);
         assert!(text.contains(line), "{text}");
-        assert!(!text.contains("health_status"), "nobody told its health: {text}");
+        assert!(!text.contains("health_status"), "its health is unknown: {text}");
         assert_eq!(exposition(&Volumes::new()), "");
     }
 

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!((both.usage.bytes, both.usage.inodes), (3, 1));
         assert_eq!((both.fs.capacity_bytes, both.fs.available_bytes), (10, 6));
         assert_eq!((both.fs.inodes, both.fs.inodes_free), (5, 4));
-        assert_eq!(both.health, None, "nobody wants to know");
+        assert_eq!(both.health, None, "health is not requested");
         let device = read(VolumeStats { inodes: None, ..stats }, false).expect("figures");
         assert_eq!((device.fs.capacity_bytes, device.fs.inodes), (10, 0));
     }

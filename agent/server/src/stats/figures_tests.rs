@@ -143,7 +143,7 @@ async fn hung_driver_uses_only_its_share_of_calls_and_delays_no_other_driver() {
         // The hanging calls never end: that this does is what is tested.
         let of_pod = read(&figures, &snapshot, Path::new("/r")).await;
         assert_eq!(names(&of_pod), ["a"]);
-        assert_eq!(drivers.calls(), 1 + CALLS_MAX, "nobody is asked twice");
+        assert_eq!(drivers.calls(), 1 + CALLS_MAX, "no driver is called twice");
     }
     let (snapshot, _) = world(&json!([]), &[]);
     let empty = Snapshot { pods: Default::default(), ..snapshot };

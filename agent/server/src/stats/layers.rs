@@ -200,7 +200,7 @@ mod tests {
             let start = v1::StartContainerRequest { container_id };
             client.start_container(start).await.expect("started");
         }
-        assert_eq!(stats(&client).await.expect("each tells its own").len(), 3);
+        assert_eq!(stats(&client).await.expect("each layer is measured").len(), 3);
     }
 
     #[tokio::test]
@@ -226,7 +226,10 @@ mod tests {
         assert_eq!(layers.read(&client, short).await, None, "it is another question");
         assert!(layers.read(&client, READ_MAX * 2).await.is_some());
         slow.lift();
-        assert!(layers.read(&client, short).await.is_some(), "who did not wait has it as well");
+        assert!(
+            layers.read(&client, short).await.is_some(),
+            "a caller with a short deadline gets it"
+        );
         assert_eq!(calls(&runtime), 2);
     }
 

@@ -195,7 +195,7 @@ mod tests {
         let bare = of_pod(uid, view, &Sweep::default(), None);
         assert_eq!((bare.working_set, bare.processes), (None, None));
         assert_eq!(bare.containers["c"], ContainerUse::default(), "it runs, and nothing is known");
-        assert!(bare.unread.is_none(), "nobody asked for disks");
+        assert!(bare.unread.is_none(), "disks are not requested");
         let volumes = VolumeCounts { volumes: storage.volumes, ..VolumeCounts::default() };
         let disks = DiskReadings {
             layers: Some(storage.layers),
@@ -226,7 +226,7 @@ mod tests {
         newer.observed = Arc::new(observed.clone());
         let lacks = |view: &PodView| of_pod(uid, view, &testing::sweep(), Some(&disks)).unread;
         assert!(lacks(&newer).logs, "it was not there when logs were read");
-        assert!(!lacks(&newer).new_layers, "the runtime knew it and told nothing");
+        assert!(!lacks(&newer).new_layers, "the runtime listed it without usage");
         observed.containers[0].created_at = UnixNanos(1_000_000_000_001);
         newer.observed = Arc::new(observed);
         assert!(lacks(&newer).new_layers, "it was not there when the runtime was asked");

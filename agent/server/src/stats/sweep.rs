@@ -358,7 +358,7 @@ mod tests {
         let next = ask(&mut thread, ReadingKind::Shown).expect("it is warm");
         assert_eq!(ask(&mut thread, ReadingKind::Weighed), Some(next));
         thread.warm.as_mut().expect("warm").next = Instant::now();
-        assert!(thread.turn(&queue), "nobody asked");
+        assert!(thread.turn(&queue), "no request is queued");
         let again = thread.warm.as_ref().expect("warm").next;
         assert!(again >= next && again > Instant::now());
         let warm = thread.warm.as_mut().expect("warm");
@@ -425,7 +425,7 @@ mod tests {
             (ReadingKind::Weighed, true),
         ] {
             let processes = sweep(kind).await.cgroups[&one].processes;
-            assert_eq!(processes.is_some(), counts, "{kind:?}: of containers, for who needs them");
+            assert_eq!(processes.is_some(), counts, "{kind:?}: processes of containers");
         }
     }
 }

@@ -461,11 +461,7 @@ mod tests {
         let inodes: Vec<u64> = again.iter().map(|volume| volume.usage.inodes).collect();
         assert_eq!(inodes, [2, 1, 1, 2]);
         let mut thread = StatThread { period: Duration::from_secs(60), ..thread };
-        assert_eq!(
-            thread.round(&targets[..1], false)[&uid].len(),
-            4,
-            "those that nobody asked for"
-        );
+        assert_eq!(thread.round(&targets[..1], false)[&uid].len(), 4, "with those not requested");
         assert!(
             thread.round(&targets[..1], true).len() == 1 && thread.known.len() == 1,
             "gone ones go"

@@ -165,7 +165,7 @@ pub fn fuzz(bytes: &[u8]) {
         taken
     };
     let Poll::Ready(taken) = pin!(read).poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("bytes that are there make nobody wait");
+        panic!("reading bytes that are there does not wait");
     };
     assert!(taken <= bytes.len());
 }

@@ -193,7 +193,7 @@ async fn summary_is_an_error_while_the_runtime_returns_no_stats() {
         let body = String::from_utf8_lossy(&answer.body);
         assert_eq!(answer.status, 500, "{body}");
         assert!(body.starts_with(&format!("Internal Error: {why}")), "{body}");
-        assert_eq!(stats.summary(true).await.status, 200, "which asks for nothing of it");
+        assert_eq!(stats.summary(true).await.status, 200, "CPU and memory alone need no such call");
         down.lift();
     }
     let answer = stats.summary(false).await;
@@ -370,7 +370,7 @@ fn retry_is_a_post_that_returns_the_waits_it_ended() {
         let stream = UnixStream::connect(world.socket()).expect("connected");
         ask(stream, &format!("POST {path}"))
     };
-    assert_eq!(local(&world, "/retry?pod=web").status, 405, "who reads changes nothing");
+    assert_eq!(local(&world, "/retry?pod=web").status, 405, "a GET changes nothing");
     assert_eq!(post("/plan?pod=web").status, 405);
     let missing = post("/retry?pod=wep");
     let refusal =

@@ -37,7 +37,7 @@ fn said(name: &str, message: &str, seconds: i64) -> Happened {
 
 #[test]
 fn first_event_has_name_source_reporter_count_and_timestamps() {
-    let told = correlator().correlate(&said("web", "no", 0)).expect("heard");
+    let told = correlator().correlate(&said("web", "no", 0)).expect("an event");
     assert_eq!(told.patch, None);
     let event = serde_json::to_value(&told.event).expect("JSON");
     let nanos = 1_795_228_033_i128 * 1_000_000_000;
@@ -53,14 +53,14 @@ fn first_event_has_name_source_reporter_count_and_timestamps() {
 #[test]
 fn repeated_event_increments_the_count_under_its_existing_name() {
     let mut correlator = correlator();
-    let first = correlator.correlate(&said("web", "no", 0)).expect("heard");
+    let first = correlator.correlate(&said("web", "no", 0)).expect("an event");
     correlator.sent(&first, "web.1".into());
-    let second = correlator.correlate(&said("web", "no", 7)).expect("heard");
+    let second = correlator.correlate(&said("web", "no", 7)).expect("an event");
     let patch = json!({"count": 2, "lastTimestamp": "2026-11-21T02:27:20Z", "message": "no"});
     assert_eq!(second.patch, Some(patch));
     assert_eq!(second.event.metadata.name.as_deref(), Some("web.1"));
     assert_eq!(second.event.first_timestamp, first.event.first_timestamp);
-    let other = correlator.correlate(&said("web", "yes", 8)).expect("heard");
+    let other = correlator.correlate(&said("web", "yes", 8)).expect("an event");
     assert_eq!(other.patch, None);
 }
 
@@ -72,11 +72,11 @@ fn ten_similar_events_are_aggregated_into_a_combined_event() {
         Happened { annotations, ..said("web", &format!("no {n}"), n) }
     };
     for n in 0..9 {
-        let told = correlator.correlate(&annotated(n)).expect("heard");
+        let told = correlator.correlate(&annotated(n)).expect("an event");
         assert_eq!(told.patch, None);
         assert!(told.event.metadata.annotations.is_some());
     }
-    let tenth = correlator.correlate(&annotated(9)).expect("heard");
+    let tenth = correlator.correlate(&annotated(9)).expect("an event");
     let message = "(combined from similar events): no 9";
     assert_eq!(tenth.event.message.as_deref(), Some(message));
     assert_eq!(tenth.patch, None);
@@ -84,10 +84,10 @@ fn ten_similar_events_are_aggregated_into_a_combined_event() {
     let of_one = (tenth.event.metadata.annotations, tenth.event.reporting_component);
     assert_eq!((of_one, tenth.event.reporting_instance), ((None, None), None));
     assert!(tenth.event.source.is_some());
-    let next = correlator.correlate(&said("web", "no 10", 10)).expect("heard");
+    let next = correlator.correlate(&said("web", "no 10", 10)).expect("an event");
     assert_eq!(next.patch.expect("a patch")["count"], 2);
     // After ten minutes of silence each event is sent on its own again.
-    let later = correlator.correlate(&said("web", "no 11", 700)).expect("heard");
+    let later = correlator.correlate(&said("web", "no 11", 700)).expect("an event");
     assert_eq!(later.event.message.as_deref(), Some("no 11"));
 }
 
@@ -104,10 +104,13 @@ fn events_over_the_rate_limit_of_an_object_are_dropped_and_counted_later() {
     let mut correlator = correlator();
     let heard = (0..40).filter(|_| correlator.correlate(&said("web", "no", 0)).is_some()).count();
     assert_eq!(heard, 25);
-    assert!(correlator.correlate(&said("other", "no", 0)).is_some(), "others are heard");
+    assert!(
+        correlator.correlate(&said("other", "no", 0)).is_some(),
+        "other objects are not limited"
+    );
     assert!(correlator.correlate(&said("web", "no", 299)).is_none());
-    let next = correlator.correlate(&said("web", "no", 301)).expect("heard");
-    assert_eq!(next.patch.expect("a patch")["count"], 42, "what was not heard counts");
+    let next = correlator.correlate(&said("web", "no", 301)).expect("an event");
+    assert_eq!(next.patch.expect("a patch")["count"], 42, "dropped events are counted");
 }
 
 /// The limit is per event type: a node that is short of memory all the time can still report its

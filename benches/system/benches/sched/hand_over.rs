@@ -83,7 +83,7 @@ fn taken(cluster: &Cluster, before: Option<&LeaseHolder>) -> Result<LeaseHolder>
                 let at: Timestamp = at.0;
                 return Ok(LeaseHolder { by, at: at.as_microsecond() as f64 / 1e6 });
             }
-            ensure!(begun.elapsed() < TAKEN_MAX, "nobody takes the lease");
+            ensure!(begun.elapsed() < TAKEN_MAX, "no process takes the lease");
             tokio::time::sleep(LOOK_EVERY).await;
         }
     })

@@ -81,7 +81,7 @@ fn sync_begun_in_shadow_is_restarted_when_the_controller_becomes_active() {
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
     let orders = frame.turn(now);
     let [FrameEffect::Send { ticket, .. }] = orders[..] else {
-        panic!("it asks again: {orders:?}")
+        panic!("a second request: {orders:?}")
     };
     assert_eq!(frame.stats(now)[0].stats.synced, 0);
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);

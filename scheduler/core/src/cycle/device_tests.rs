@@ -339,7 +339,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
         Command::Tell(note) => note.reason == "BindingConditionsPending",
         _ => false,
     });
-    assert!(told, "whoever looks at the pod is told what it waits for");
+    assert!(told, "the pod gets an event");
     assert_eq!(waits(&mut scheduler), [], "it has not ended");
     let mut claim = written(&asked.2, &asked.0).remove(0);
     let ready = said(&claim, "30", "Ready");
@@ -396,7 +396,7 @@ fn devices_that_are_never_ready_are_given_up() {
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     assert_eq!(scheduler.next_due(false), Some(at(601)), "the time that they have");
-    assert_eq!(scheduler.next_due(true), None, "who is asked meanwhile is waited for first");
+    assert_eq!(scheduler.next_due(true), None, "no deadline while an extender is called");
     assert!(!scheduler.decide_next(at(601)));
     let commands = scheduler.take_commands();
     let (_, why) = condition(&commands).expect("a condition");
@@ -539,7 +539,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     assert!(why.contains("deletion of ResourceClaim completed"), "{why}");
     scheduler.handle(WatchEvent::Gone(WatchedObject::ResourceClaim(Box::new(made))), at(21));
     scheduler.gave_back(&asked.0.uid, true, Vec::new(), at(21));
-    assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
+    assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "the claim is created again");
 }
 
 /// A claim with a version, so that the API can return the next.

@@ -89,7 +89,7 @@ fn pod_relabelled_while_binding_no_longer_matches_an_anti_affinity_term() {
     scheduler.handle(WatchEvent::Set(shy), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None, "it keeps away");
     scheduler.handle(WatchEvent::Set(labelled("x", Some("n"))), at(2));
-    let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("nobody is z");
+    let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("no pod has app=z");
     assert_eq!(second.key.name(), "shy");
 }
 

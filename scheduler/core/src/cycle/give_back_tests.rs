@@ -21,7 +21,7 @@ fn who_gives_back() -> (Scheduler, PodRef) {
     let pod = decide(&mut scheduler, 0).iter().find_map(gives).expect("it gives them back");
     // The claim fits now, and is still reserved for the pod in the cache.
     scheduler.handle(WatchEvent::Set(node("gone", "4")), at(1));
-    assert!(reserves(&decide(&mut scheduler, 60)).is_none(), "nobody knows whose the claim is");
+    assert!(reserves(&decide(&mut scheduler, 60)).is_none(), "the claim is still being released");
     (scheduler, pod)
 }
 

@@ -356,7 +356,7 @@ fn pod_added_during_an_extender_call_is_held_with_its_group() {
         commands = decide(&mut scheduler, 3);
     }
     assert_eq!(releases(&commands), ["uid-g c"]);
-    assert!(question(&decide(&mut scheduler, 60)).is_none(), "nobody is decided");
+    assert!(question(&decide(&mut scheduler, 60)).is_none(), "no pod is decided");
     let WatchedObject::ResourceClaim(free) = has("c", 6, "n", "g0", &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     assert!(question(&decide(&mut scheduler, 120)).is_some());

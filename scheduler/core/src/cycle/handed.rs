@@ -71,7 +71,7 @@ mod tests {
         decide(&mut scheduler, 0);
         let batches = Batches { used: 2, none: 2, ..Batches::default() };
         assert_eq!(scheduler.take_batches(), [batches]);
-        assert_eq!(scheduler.take_batches(), [Batches::default()], "told once");
+        assert_eq!(scheduler.take_batches(), [Batches::default()], "counted once");
         // Pods without room reuse results as well.
         scheduler.handle(WatchEvent::Set(pod("e", "2")), at(1));
         scheduler.handle(WatchEvent::Set(pod("f", "2")), at(1));
@@ -97,7 +97,7 @@ mod tests {
         });
         for things in [vec![node("n", "8"), claims], vec![pod("p", "1")]] {
             let mut scheduler = scheduler_with(things);
-            assert!(!decide(&mut scheduler, 0).is_empty(), "it is told why");
+            assert!(!decide(&mut scheduler, 0).is_empty(), "it is rejected");
             assert_eq!(scheduler.take_batches(), [Batches::default()]);
         }
     }

@@ -140,7 +140,7 @@ fn attempt_that_exceeds_its_work_is_rejected_with_a_message_and_backs_off() {
             commands.extend(scheduler.take_commands());
         }
         assert!(names(&commands).is_empty(), "{limit:?}");
-        let (reason, message) = condition(&commands).expect("it says why");
+        let (reason, message) = condition(&commands).expect("a condition");
         assert_eq!(reason, "SchedulerError");
         assert!(message.contains("limit of one scheduling attempt was exceeded"), "{message}");
         let facts = scheduler.take_facts();
@@ -174,7 +174,7 @@ fn attempt_that_exceeds_its_time_is_rejected_and_evicts_no_pod() {
     scheduler.net.pays = true;
     let commands = decide(&mut scheduler, 1);
     assert!(!commands.iter().any(|c| matches!(c, Command::Evict { .. })), "{commands:?}");
-    let (_, message) = condition(&commands).expect("it says why");
+    let (_, message) = condition(&commands).expect("a condition");
     assert!(message.contains("the time limit of one scheduling attempt"), "{message}");
     assert!(scheduler.cache.nominated_on("n").is_empty());
     scheduler.net.pays = false;
@@ -197,7 +197,7 @@ fn namespace_over_its_time_share_is_queued_behind_other_namespaces() {
     let of_default = ObjectKey::new("default", "good");
     let explanation = scheduler.explain(&of_default, None, at(2)).expect("it waits");
     assert!(explanation.to_string().contains("beyond its share"), "{explanation}");
-    assert_eq!(names(&decide(&mut scheduler, 2)).len(), 2, "nobody else waits");
+    assert_eq!(names(&decide(&mut scheduler, 2)).len(), 2, "no other pod is pending");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn plugin_panic_is_a_scheduler_error_of_its_pod_only() {
         let commands = decide(&mut scheduler, 1);
         assert!(!scheduler.is_torn(), "{point}");
         assert_eq!(names(&commands), ["good"], "{point}");
-        let (reason, message) = condition(&commands).expect("it says why");
+        let (reason, message) = condition(&commands).expect("a condition");
         assert_eq!(reason, "SchedulerError", "{point}");
         assert!(message.contains(&format!("of {point}")), "{message}");
         assert_eq!((scheduler.assumed(), scheduler.plugins.attempt_count()), (1, 1), "{point}");
@@ -244,7 +244,7 @@ fn panic_during_an_evaluation_leaves_the_cache_unchanged() {
         let commands = decide(&mut scheduler, 1);
         assert!(!fault::disarm(), "{point} was passed");
         assert!(!scheduler.is_torn(), "{point}");
-        let (reason, message) = condition(&commands).expect("it says why");
+        let (reason, message) = condition(&commands).expect("a condition");
         assert_eq!(reason, "SchedulerError", "{point}");
         assert!(message.contains(&format!("injected at {point}")), "{message}");
         assert_eq!(scheduler.shape(), before, "{point}");
@@ -280,7 +280,7 @@ fn panic_during_a_cache_change_makes_a_successor_start_from_scratch() {
         assert!(scheduler.is_torn(), "{point}");
         let commands = scheduler.take_commands();
         assert!(names(&commands).is_empty(), "nothing of it is carried out: {commands:?}");
-        let (_, message) = condition(&commands).expect("it says why");
+        let (_, message) = condition(&commands).expect("a condition");
         assert!(message.contains(&format!("injected at {point}")), "{message}");
         // A torn scheduler does nothing more.
         assert!(!scheduler.decide_next(at(1)));

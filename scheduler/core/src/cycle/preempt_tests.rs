@@ -156,7 +156,7 @@ fn last_victim_wakes_its_preemptor_even_if_its_room_was_taken_meanwhile() {
     scheduler.handle(WatchEvent::Set(thief), at(2));
     scheduler.handle(WatchEvent::Gone(low(&victims[0], &node)), at(3));
     let made = evicts(&decide(&mut scheduler, 9));
-    let again = made.iter().find(|(pod, _)| pod.uid == first.uid).expect("it makes room anew");
+    let again = made.iter().find(|(pod, _)| pod.uid == first.uid).expect("it preempts again");
     assert_eq!(again.1, ["thief"]);
     assert_eq!(attempts(&scheduler, &second.uid), 1);
     assert_eq!(gone(&mut scheduler, &others[0], 12).map(|(pod, _)| pod), Some(second.clone()));
@@ -201,12 +201,12 @@ fn nomination_follows_updates_of_the_nominated_pod() {
 fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
     scheduler.handle(WatchEvent::Set(high("h", "1")), at(5));
     let commands = decide(scheduler, 5);
-    assert_eq!(evicts(&commands), [], "nobody is deleted");
+    assert_eq!(evicts(&commands), [], "no pod is deleted");
     let told = commands.iter().any(|command| match command {
         Command::Tell(note) => note.note.ends_with("on node a (in kube-scheduler memory)."),
         _ => false,
     });
-    assert!(told, "whoever looks at the victim learns why it waits again");
+    assert!(told, "the victim gets an event");
     let (reason, why) = condition(&commands).expect("the victim's condition");
     assert_eq!(reason, "SchedulerError");
     let bound: Vec<PodRef> = commands.iter().filter_map(bound).map(|(pod, _)| pod).collect();

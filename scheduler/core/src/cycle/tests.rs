@@ -130,7 +130,7 @@ fn pod_deleted_during_binding_frees_its_room() {
     let (second, _) = decide(&mut scheduler, 5).iter().find_map(bound).expect("room is free");
     assert_ne!(first, second);
     scheduler.ended(&first, &node, BindingResult::Failed("gone".to_owned()), at(6));
-    assert_eq!(scheduler.take_commands(), [], "nobody is told");
+    assert_eq!(scheduler.take_commands(), [], "no condition is written");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
     scheduler.handle(WatchEvent::Gone(low), at(2));
     let commands = decide(&mut scheduler, 5);
-    assert_eq!(commands.iter().find_map(bound), None, "nobody knows that all victims were told");
+    assert_eq!(commands.iter().find_map(bound), None, "the end of the eviction is unknown");
     assert_eq!(scheduler.count(QueuePlace::Gated), 1);
     scheduler.evicted(&Evicted { pod: preemptor.clone(), all: true, took: Duration::ZERO }, at(6));
     let commands = decide(&mut scheduler, 6);
@@ -251,7 +251,7 @@ fn update_older_than_a_nomination_does_not_clear_the_nomination() {
     scheduler.handle(WatchEvent::Set(nominated), at(2));
     assert_eq!(kept(&scheduler), 1);
     scheduler.handle(WatchEvent::Set(high(&|_| ())), at(3));
-    assert_eq!(kept(&scheduler), 0, "somebody took it back");
+    assert_eq!(kept(&scheduler), 0, "the nomination was cleared");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn pod_is_bound_to_the_node_that_an_extender_prefers() {
         panic!("{consult:?}")
     };
     assert_eq!(names.len(), 3);
-    assert_eq!(decide(&mut scheduler, 1), [], "nobody else is decided meanwhile");
+    assert_eq!(decide(&mut scheduler, 1), [], "no other pod is decided meanwhile");
     // One of the nodes that are left is deleted; the other gets a score above that of any plugin.
     scheduler.handle(WatchEvent::Gone(node("c", "8")), at(1));
     let left = ["b", "c"].map(str::to_owned).into();
@@ -609,7 +609,7 @@ fn pod_is_bound_after_its_volumes_are_bound() {
     let commands = scheduler.take_commands();
     let (bound, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((bound, &*at_node), (pod, "a"));
-    assert_eq!(scheduler.next_due(false), None, "nobody waits for volumes");
+    assert_eq!(scheduler.next_due(false), None, "no pod waits for volumes");
 }
 
 /// The same claim or volume with another name.

@@ -91,7 +91,7 @@ fn irrelevant_update_does_not_requeue_a_pod_that_needs_a_node_feature() {
         })
     };
     let mut scheduler = scheduler_with(vec![node("n", "1"), needs("1")]);
-    assert!(!decide(&mut scheduler, 0).is_empty(), "it is told");
+    assert!(!decide(&mut scheduler, 0).is_empty(), "it is rejected");
     let rejectors = &scheduler.queue.get("p").expect("it waits").rejectors;
     assert!(rejectors.contains(&Plugin::NodeDeclaredFeatures), "{rejectors:?}");
     scheduler.handle(WatchEvent::Set(needs("2")), at(20));

@@ -374,7 +374,7 @@ impl SchedulerWorld {
                 }
             }
             Command::Evict { victims, pod, .. } => self.evictions.push((victims, pod)),
-            Command::Consult(_) | Command::BindVolumes { .. } => panic!("nobody has any"),
+            Command::Consult(_) | Command::BindVolumes { .. } => panic!("no extenders, no volumes"),
             other @ (Command::ReserveDevices { .. }
             | Command::ReleaseDevices { .. }
             | Command::GiveDevicesBack { .. }) => self.take_claims(other),

@@ -167,7 +167,7 @@ fn events_during_the_attempt_of_a_pod_are_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     queue.happened(&Fake, &vec![FIT], at(0));
-    assert_eq!(queue.kept_events(), 0, "nobody is in flight");
+    assert_eq!(queue.kept_events(), 0, "no pod is in flight");
     popped(&mut queue, at(1));
     queue.happened(&Fake, &vec![TAINTS], at(1));
     queue.happened(&Fake, &vec![FIT], at(1));

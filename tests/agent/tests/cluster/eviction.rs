@@ -165,7 +165,7 @@ fn only_the_largest_pod_is_evicted_when_that_relieves_memory_pressure() {
     let evicted = until(LONG, "one is evicted", || {
         let pods = test.pods()?;
         let evicted = pods.iter().filter(|pod| is_evicted(pod)).count();
-        ensure!(evicted > 0, "nobody");
+        ensure!(evicted > 0, "no pod");
         Ok(evicted)
     });
     assert_eq!(evicted, 1);

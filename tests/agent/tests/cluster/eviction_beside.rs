@@ -55,7 +55,7 @@ impl Scenario {
         let begin = Instant::now();
         let before = ground.told_of_node().expect("events");
         let mut seen = (self.run)(ground);
-        let all_told = format!("all of {:?} is told of {}", self.told, ground.node);
+        let all_told = format!("all of {:?} is reported for {}", self.told, ground.node);
         let new = until(LONG, &all_told, || {
             let mut now = ground.told_of_node()?;
             now.retain(|line, count| before.get(line).is_none_or(|known| known < count));
@@ -109,7 +109,7 @@ impl Ground<'_> {
     /// Images fill a disk: the unused ones are removed.
     fn images(&self) -> Vec<String> {
         let mut seen = self.unused_images();
-        let left = self.disks.images().expect("told");
+        let left = self.disks.images().expect("a list");
         seen.extend(left.iter().map(|name| format!("left: {name}")));
         seen
     }

@@ -81,7 +81,7 @@ impl Ground<'_> {
     pub fn unused_images(&self) -> Vec<String> {
         let pods = self.test.pods().expect("pods").len();
         self.disks.leave(IMAGE_FS, IMAGE_LEFT_MIB - 20);
-        until(LONG, "what nobody uses is gone", || {
+        until(LONG, "the unused images are gone", || {
             let left = self.disks.images()?;
             ensure!(!UNUSED.iter().any(|name| left.iter().any(|image| image == name)), "{left:?}");
             Ok(())
@@ -118,7 +118,7 @@ impl Ground<'_> {
 
     /// A pod starts processes without end.
     fn fork_bomb(&self) -> Vec<String> {
-        let (most, used) = pids().expect("/proc tells");
+        let (most, used) = pids().expect("/proc shows both");
         let least = most - used - PROCESSES_LEFT;
         self.configure(json!({"evictionHard": {"pid.available": least.to_string()}}));
         let bomb = format!(

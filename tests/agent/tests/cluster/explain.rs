@@ -115,7 +115,7 @@ fn explain_names_the_finalizer_or_container_that_delays_a_pods_deletion() {
         assert!(text.contains(what), "{what} is missing: {text}");
     }
     test.cluster().stop("apiserver").expect("the API server stops");
-    until(LONG, "the outage is told", || {
+    until(LONG, "the outage is reported", || {
         let pods = ask(&test, &["pods"])?;
         ensure!(pods.contains("no pods are delivered by the API server"), "{pods}");
         Ok(())

@@ -15,7 +15,7 @@ fn deleted_node_is_registered_again_at_agent_start_and_its_pods_keep_running() {
     test.kubectl(&["delete", "node", NODE]).expect("deleted");
     // The deletion is respected: like the kubelet, the agent registers only when it starts.
     test.restart_agent();
-    test.node_until("is there anew and ready", |node| {
+    test.node_until("is there again and ready", |node| {
         node.metadata.uid != old.metadata.uid && is_ready(node)
     });
 

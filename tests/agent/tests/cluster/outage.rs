@@ -90,7 +90,7 @@ fn pod_deleted_while_the_agent_is_down_is_stopped_after_the_agent_restarts() {
 
     test.cluster().kill("n1-agent").expect("the agent dies");
     test.kubectl(&["delete", "pod", "deleted", "--wait=false"]).expect("deleted");
-    assert!(test.running().expect("a list").contains(&id), "nobody is there to stop it");
+    assert!(test.running().expect("a list").contains(&id), "no agent runs that could stop it");
     test.cluster().start("n1-agent").expect("the agent starts");
 
     test.pod_gone("deleted");

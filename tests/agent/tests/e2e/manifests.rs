@@ -24,7 +24,7 @@ fn edits_errors_and_removal_of_a_manifest_affect_only_its_own_pod() {
     log_until(&node, "web", "c", "second");
 
     node.put_text("web.json", "{\"kind\": \"Pod\",\n \"spec\": {\"containers\": 7}");
-    until(LONG, "the broken manifest is told", || {
+    until(LONG, "the broken manifest is reported", || {
         let text = node.cli(&["pods", "-o", "json"])?;
         let told: serde_json::Value = serde_json::from_str(&text)?;
         let broken = told["brokenManifests"].to_string();

@@ -105,7 +105,7 @@ pub(crate) fn terminated(pod: &Pod) {
     assert_eq!(status.message.as_deref(), Some(MESSAGE));
     let conditions = status.conditions.iter().flatten();
     let target = conditions.into_iter().find(|c| c.type_ == "DisruptionTarget");
-    let target = target.expect("it is told who ended it");
+    let target = target.expect("a DisruptionTarget condition");
     assert_eq!(target.reason.as_deref(), Some("TerminationByKubelet"));
     assert_eq!(target.message.as_deref(), Some(MESSAGE));
 }

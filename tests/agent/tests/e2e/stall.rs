@@ -197,7 +197,7 @@ fn page_cache_reader_stays_and_only_the_pod_that_causes_stall_is_evicted() {
     run(&node, &api, "reads", reads);
     let most = reads_under_the_threshold(&node);
     eprintln!("    {LARGE_MIB} MiB were read at a stall of {most} % at most");
-    let (all, _) = pressure(&node).expect("told");
+    let (all, _) = pressure(&node).expect("an answer");
     assert_eq!(all["evictions"], json!([]));
     for name in ["reads", "modest"] {
         check_untouched(&node, &api, name).expect("no pod is evicted");
@@ -226,7 +226,7 @@ fn page_cache_reader_stays_and_only_the_pod_that_causes_stall_is_evicted() {
         ensure!(said.contains(SIGNAL) && said.contains("%, 10.00% or more: "), "{said}");
         Ok(())
     });
-    let all = until(LONG, "nobody waits for memory any more", || {
+    let all = until(LONG, "no process stalls on memory", || {
         let (all, of) = pressure(&node)?;
         ensure!(of["stall"]["sparesCache"] == true, "{of:#}");
         Ok(all)

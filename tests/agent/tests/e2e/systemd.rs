@@ -197,7 +197,7 @@ fn a_left_over_slice_goes() {
         .output()
         .expect("busctl runs");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    until(LONG, "the slice of nobody's pod is gone", || {
+    until(LONG, "the slice without a pod is gone", || {
         let left = slices_of_pods();
         ensure!(!left.iter().any(|slice| slice == name), "{left:?}");
         ensure!(property(name, "ActiveState") == "inactive", "systemd has it still");

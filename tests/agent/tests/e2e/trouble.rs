@@ -69,7 +69,7 @@ fn containerd_restart_under_running_pods_restarts_no_running_container() {
     assert_eq!(
         last_end(&dies, "c").map(|e| e.0),
         Some(137),
-        "the runtime lost it, the kernel told"
+        "the runtime lost it, the kernel reported it"
     );
     node.put("new.json", &paused("new"));
     node.pod_until("new", "is ready", |p| condition(p, "Ready"));

@@ -125,7 +125,7 @@ fn a_huge_fragmented_hosts_file(ground: &mut AttackedNode) {
         let it = running(&ground.node, name, &["c"]);
         kill(&ground.node, &it, "c");
     }
-    ground.bystander("while it is written anew");
+    ground.bystander("while it is written again");
     for name in ["big1", "big2"] {
         ground.node.pod_until(name, "was restarted", |p| restarts(p, "c") >= 1);
     }
@@ -336,7 +336,7 @@ fn a_disk_without_a_byte_while_the_agent_dies(_: &mut AttackedNode) {
         let dies = node.pod_until("dies", "is ready again", |p| condition(p, "Ready"));
         assert_eq!(restarts(&dies, "c"), 1, "it died once");
         let same = node.pod_until("quiet", "is ready", |p| condition(p, "Ready"));
-        assert_eq!(container_id(&same, "c"), container_id(&quiet, "c"), "nobody touched it");
+        assert_eq!(container_id(&same, "c"), container_id(&quiet, "c"), "it was not restarted");
         let uid =
             dies.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.hash"));
         let uid = uid.expect("a static pod has a hash");

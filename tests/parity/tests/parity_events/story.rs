@@ -237,7 +237,7 @@ impl Story {
             // deletion.
             let told =
                 self.is_told(stand, name, &found.id, if runs { "running" } else { "terminated" });
-            ensure!(told, "it is not told that {name} runs: {runs}");
+            ensure!(told, "the status does not show that {name} runs: {runs}");
         }
         self.check_ready(stand)
     }
@@ -295,15 +295,15 @@ impl Story {
         let mut differences = Vec::new();
         for want in &wanted {
             match told.iter().find(|told| told.is_same(want)) {
-                None => differences.push(format!("not told: {}", want.shown())),
+                None => differences.push(format!("missing event: {}", want.shown())),
                 Some(told) if self.is_counted(want) && told.count != want.count => {
-                    differences.push(format!("told {} times: {}", told.count, want.shown()));
+                    differences.push(format!("reported {} times: {}", told.count, want.shown()));
                 }
                 Some(_) => {}
             }
         }
         let besides = told.iter().filter(|told| !wanted.iter().any(|want| want.is_same(told)));
-        differences.extend(besides.map(|told| format!("told besides: {}", told.shown())));
+        differences.extend(besides.map(|told| format!("extra event: {}", told.shown())));
         let same_order = wanted.iter().zip(&told).all(|(want, told)| want.is_same(told));
         if differences.is_empty() && !same_order {
             let shown = |all: &[StoryEvent]| {

@@ -225,7 +225,7 @@ impl AttackedCluster {
         let lease = self.stand.with_client(async |client| {
             Ok(Api::<Lease>::namespaced(client, "kube-system").get("kube-scheduler").await?)
         });
-        lease.spec.and_then(|spec| spec.holder_identity).expect("somebody leads")
+        lease.spec.and_then(|spec| spec.holder_identity).expect("a leader")
     }
 
     /// Asserts that the port reports a healthy scheduler.

@@ -338,5 +338,5 @@ fn pods_with_node_allocatable_devices_get_the_same_results_as_from_upstream() {
     for kind in ["\"Unschedulable\" Insufficient cpu", "\"Error\" claim ConsumedCapacity is nil"] {
         assert!(kinds.contains_key(kind), "{kind} was never seen");
     }
-    assert!(shares > 0, "nobody shares");
+    assert!(shares > 0, "no pod shares its node");
 }

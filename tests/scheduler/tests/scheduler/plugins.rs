@@ -157,7 +157,10 @@ async fn preempt_the_licence_holder(client: &kube::Client, pods: &Api<Pod>) -> R
     create::<Pod>(pods, important).await?;
     let found = all_are(pods, 1, |pod| name(pod) == "important" && node_of(pod).is_some()).await?;
     ensure!(node_of(&found["important"]) == Some("n0"), "{:?}", node_of(&found["important"]));
-    ensure!(pods.get_opt("without").await?.is_none(), "who had the licence is still there");
+    ensure!(
+        pods.get_opt("without").await?.is_none(),
+        "the holder of the licence was not preempted"
+    );
     Ok(())
 }
 

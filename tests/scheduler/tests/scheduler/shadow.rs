@@ -78,7 +78,7 @@ fn commands(stand: &SchedulerStand, outcome: &ShadowOutcome) {
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!(answer["pod"], refused);
     if answer["feasible"] == 0 {
-        let message = answer["message"].as_str().expect("it says why");
+        let message = answer["message"].as_str().expect("a message");
         assert!(message.starts_with("0/"), "{message}");
         assert!(!answer["nearest"].as_array().expect("a list").is_empty(), "{answer}");
     }

@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(skips(true).take(), Skipped::default());
         fs::write(&file, "a::b: no BTF\nsystemd::c: no systemd\n").expect("written");
         assert_eq!(skips(false).take(), Skipped { allowed: 2, failed: 0 });
-        assert_eq!(skips(false).take(), Skipped::default(), "told already");
+        assert_eq!(skips(false).take(), Skipped::default(), "taken already");
         fs::write(&file, "a::b: no BTF\nsystemd::c: no systemd\n").expect("written");
         assert_eq!(skips(true).take(), Skipped { allowed: 1, failed: 1 });
     }

@@ -93,7 +93,7 @@ impl Scene {
     pub(super) async fn told(&mut self) -> (String, bool) {
         match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
             Ok(Some(PodsInput::Content { uid, files })) => (uid.to_string(), files),
-            other => panic!("nobody was told: {other:?}, {:?}", self.server.requests()),
+            other => panic!("no pod was notified: {other:?}, {:?}", self.server.requests()),
         }
     }
 
@@ -293,7 +293,7 @@ fn cached_objects_are_served_during_an_api_outage_and_other_reads_return_the_err
         let unknown = shows("r", "b");
         scene.put_map("b", "x");
         scene.register(&unknown);
-        let error = scene.map(&unknown, "b").await.expect_err("nobody answers").to_string();
+        let error = scene.map(&unknown, "b").await.expect_err("the server refuses").to_string();
         assert_eq!(error, "failed to sync configmap cache: told to fail");
         scene.server.refuse_nothing();
         // The read of `r` failed; it is notified once there is an answer.

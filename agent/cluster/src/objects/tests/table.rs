@@ -116,7 +116,7 @@ fn pod_is_notified_when_its_image_pull_secret_appears_changes_or_is_deleted() {
     assert_eq!(answer(&mut table, "a", None), []);
     let p = told(&[("p", false)]);
     assert_eq!(table.changed(&key("a"), object(2, "x")), p, "it came");
-    assert_eq!(table.changed(&key("a"), object(3, "x")), [], "it says the same");
+    assert_eq!(table.changed(&key("a"), object(3, "x")), [], "its content is the same");
     assert_eq!(table.changed(&key("a"), object(4, "y")), p);
     assert_eq!(table.deleted(&key("a"), 5), p);
     assert_eq!(table.with_files(), []);

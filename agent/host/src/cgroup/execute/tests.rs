@@ -206,7 +206,7 @@ async fn processes_in_the_cgroup_of_an_unknown_pod_are_killed_by_the_second_swee
     assert!(!strange.0.wait().expect("waited").success(), "it was killed");
     assert!(root.cgroups.dirs(&pod("strange")).all(|dir| !dir.exists()));
     for sleeper in [&mut known, &mut coming] {
-        assert!(sleeper.0.try_wait().expect("asked").is_none(), "somebody knows it");
+        assert!(sleeper.0.try_wait().expect("asked").is_none(), "its pod is known");
     }
     assert!(root.cgroups.exists(&class), "nothing above was touched");
 }

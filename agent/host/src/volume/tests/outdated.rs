@@ -68,7 +68,7 @@ fn volume_of_a_deleted_object_keeps_its_files_and_lets_containers_start() {
         *one.0.borrow_mut() = None;
         let outdated = mount_of(&volumes, &one).expect("set up before");
         assert_eq!(texts(&outdated), [missing]);
-        let errors = refresh_of(&volumes, &one).expect_err("told");
+        let errors = refresh_of(&volumes, &one).expect_err("it is missing");
         assert_eq!(texts(&errors), [missing]);
         assert_eq!(fs::read_to_string(&file).expect("kept"), "second");
     });

@@ -214,7 +214,7 @@ mod tests {
         let now = jiff::Timestamp::now().as_second();
         let (ended, leaf) = pair(7200, -3600);
         let all = Authorities::read(ended.as_bytes(), now).expect("authorities");
-        let refused = all.verify(&leaf, &[], now).expect_err("nobody vouches");
+        let refused = all.verify(&leaf, &[], now).expect_err("no valid authority");
         assert_eq!(refused, AuthorityError::NoneHolds);
         assert!(Authorities::read(b"", now).is_err());
     }

@@ -188,6 +188,6 @@ mod tests {
             let _ = task.await;
         }
         let again = flights.answer(0, peer(1), || async { Ok(2) }.boxed()).await;
-        assert_eq!(again, Ok(2), "nobody waits for the earlier ones: they are dropped");
+        assert_eq!(again, Ok(2), "requests without a caller are dropped");
     }
 }

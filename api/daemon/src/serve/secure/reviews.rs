@@ -202,7 +202,7 @@ mod tests {
         }
         let nobody = ApiReviews::new(None, String::new());
         let begun = tokio::time::Instant::now();
-        nobody.token("t".to_owned()).await.expect_err("nobody to ask");
+        nobody.token("t".to_owned()).await.expect_err("no API server");
         assert!(begun.elapsed() < PAUSE_FIRST);
     }
 

@@ -116,7 +116,7 @@ fn old_pod_that_never_becomes_ready_is_reported_with_a_remedy() {
     set_image(&mut world, "one");
     let driven = sync(&mut world);
     let reason = driven.reasons.iter().find(|reason| reason.starts_with("pod web-1"));
-    let reason = reason.expect("it says what it waits for");
+    let reason = reason.expect("a reason");
     assert!(reason.ends_with("kubectl delete pod web-1 -n n"), "{reason}");
 }
 

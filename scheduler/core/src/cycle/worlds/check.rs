@@ -65,8 +65,11 @@ impl SchedulerWorld {
         for (name, (cpu, pods)) in used {
             let node = &self.nodes[name];
             let has = &node["status"]["allocatable"];
-            let most = has["pods"].as_str().expect("it says").parse::<i64>().expect("a number");
-            assert!(cpu <= milli(has["cpu"].as_str().expect("it says")) && pods <= most, "{name}");
+            let most = has["pods"].as_str().expect("a quantity").parse::<i64>().expect("a number");
+            assert!(
+                cpu <= milli(has["cpu"].as_str().expect("a quantity")) && pods <= most,
+                "{name}"
+            );
         }
     }
 

@@ -326,7 +326,7 @@ fn status_devices_are_added_to_counted_requests_but_not_to_own_requests() {
         {"resourceClaimName": "y", "resources": {"memory": "1Gi"}}]});
     let told: Pod = read(value);
     let spec = Rc::new(cluster.read_pod(&told).expect("a pod"));
-    assert_eq!(spec.requests.plain.cpu_milli, 1500, "nobody asked for more");
+    assert_eq!(spec.requests.plain.cpu_milli, 1500, "the requests of the spec alone");
     let counted = with_devices(&told, Rc::clone(&spec));
     let plain = &counted.requests.plain;
     assert_eq!((plain.cpu_milli, plain.mem_bytes), (3500, 1 << 30));

@@ -151,5 +151,5 @@ fn a_list_with_a_version_that_is_none_is_no_value() {
     let mut offers = Offers::default();
     offers.set(Slice::read(&read(own("p", all)), true));
     let found = selected(&Selectors::new(true), &offers, &Usage::default(), plain, &|| false);
-    assert_eq!(short(&found), "r=p/a", "who does not look at it has it");
+    assert_eq!(short(&found), "r=p/a", "a request without selectors gets it");
 }

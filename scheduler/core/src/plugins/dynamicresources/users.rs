@@ -140,7 +140,7 @@ mod tests {
         users.put_back(away);
         users.put("r", "ns", &[], "a");
         users.put("p", "ns", &statuses(&["d"]), "a");
-        assert_eq!(says(&users, "q", "ns", "c", "a"), None, "nobody says so any more");
+        assert_eq!(says(&users, "q", "ns", "c", "a"), None, "no status names the claim any more");
         ["p", "q"].iter().for_each(|uid| _ = users.take(uid));
         assert!(users.pods.is_empty() && users.by_claim.is_empty());
     }

@@ -370,7 +370,7 @@ fn assumed_volume_counts_until_it_is_observed_or_reverted() {
         })
     };
     let mut progress = |volumes: &mut Volumes| volumes.progress(&mut cluster, &writes, "a");
-    assert_eq!(progress(&mut volumes), BindProgress::Waits, "the write was not told");
+    assert_eq!(progress(&mut volumes), BindProgress::Waits, "the write was not observed");
     set(&mut volumes, given("7", "c-c"));
     assert_eq!(progress(&mut volumes), BindProgress::Waits, "its claim is not bound");
     set(&mut volumes, bound_claim("c", "v"));
