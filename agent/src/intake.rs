@@ -212,14 +212,14 @@ impl Intake {
             tokio::task::coop::consume_budget().await;
         }
         if let SourceUpdate::Duplicate(pod) = update {
-            self.recorder.warn_of(pod, "FailedValidation", &duplicate_text(kind, pod));
+            self.recorder.emit_warning(pod, "FailedValidation", &duplicate_text(kind, pod));
         }
         let Some(pod) = update.pod() else { return Ok(()) };
         self.queue_status(report(kind, update, pod));
         let Some(input) = input_of(kind, update, pod) else { return Ok(()) };
         let lacking = lacking(&self.desired, self.features, update);
         let Some(uid) = self.desired.apply(update) else { return Ok(()) };
-        self.recorder.know(pod);
+        self.recorder.register(pod);
         if let Some(text) = lacking {
             self.recorder.event(&uid, true, admit::LACKING, &text, None);
         }

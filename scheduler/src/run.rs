@@ -521,7 +521,7 @@ impl RunningScheduler {
         let metrics = &self.state.metrics;
         metrics.counts(|place| self.scheduler.count(place), known);
         metrics.unreadable(self.scheduler.cache.unreadable());
-        metrics.kept(self.scheduler.kept_events());
+        metrics.set_in_flight_events(self.scheduler.in_flight_events());
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.dispatcher.under_way());
         metrics.batches(&self.scheduler.take_batches());

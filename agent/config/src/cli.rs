@@ -36,7 +36,7 @@ const FROM_RECORD: &str = "--from-record";
 
 /// A command of the command line and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CliQuestion {
+pub enum Subcommand {
     /// List the pods.
     Pods(PodFilter),
     /// Why a pod is not running.
@@ -54,7 +54,7 @@ pub enum CliQuestion {
     /// Replay a recording and report any different decision.
     Replay(ReplayOf),
     /// The state of a pod in a record.
-    Past(PastQuestion),
+    Past(RecordQuery),
 }
 
 /// The record to replay, and its end.
@@ -70,7 +70,7 @@ pub struct ReplayOf {
 
 /// A query for a pod in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastQuestion {
+pub struct RecordQuery {
     /// The record's folder, or the root directory of its agent.
     pub dir: PathBuf,
     /// The pod.
@@ -112,11 +112,11 @@ pub enum Color {
     Never,
 }
 
-/// A question for a running agent, or for its record.
+/// A command to a running agent, or a query of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCommand {
-    /// The question; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
-    pub question: CliQuestion,
+    /// The subcommand; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
+    pub subcommand: Subcommand,
     /// Format of the answer.
     pub output: OutputFormat,
     /// Repeat the request until interrupted, and show changes.
@@ -179,13 +179,13 @@ pub(crate) fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
         }
         _ => {}
     }
-    let question = question(name, rest, &options).map_err(|error| vec![error])?;
+    let subcommand = subcommand(name, rest, &options).map_err(|error| vec![error])?;
     if let Some(error) = not_taken(name, &options) {
         return Err(vec![error]);
     }
     let socket = options.socket.map(PathBuf::from);
     Ok(Command::Client(ClientCommand {
-        question,
+        subcommand,
         output: options.output,
         watch: options.watch,
         color: options.color,
@@ -200,8 +200,8 @@ fn unknown(name: &str) -> ConfigError {
     ConfigError::new(format!("command {name:?}"), "", "no such command exists", remedy)
 }
 
-fn question(name: &str, rest: &[String], options: &Options) -> Result<CliQuestion, ConfigError> {
-    let one = |ask: fn(String) -> CliQuestion| match rest {
+fn subcommand(name: &str, rest: &[String], options: &Options) -> Result<Subcommand, ConfigError> {
+    let one = |ask: fn(String) -> Subcommand| match rest {
         [] => {
             let remedy = format!("write {name} POD");
             Err(ConfigError::new(format!("command {name:?}"), "", "the pod is missing", remedy))
@@ -210,19 +210,19 @@ fn question(name: &str, rest: &[String], options: &Options) -> Result<CliQuestio
         [_, more, ..] => Err(stray(more)),
     };
     match (name, rest) {
-        ("explain", _) => one(CliQuestion::Explain).map(|question| options.then(question)),
-        ("timeline", _) => one(CliQuestion::Timeline).map(|question| options.then(question)),
-        ("plan", _) => one(CliQuestion::Plan),
-        ("retry", _) => one(CliQuestion::Retry),
-        ("replay", [] | [_]) => Ok(CliQuestion::Replay(ReplayOf {
+        ("explain", _) => one(Subcommand::Explain).map(|subcommand| options.then(subcommand)),
+        ("timeline", _) => one(Subcommand::Timeline).map(|subcommand| options.then(subcommand)),
+        ("plan", _) => one(Subcommand::Plan),
+        ("retry", _) => one(Subcommand::Retry),
+        ("replay", [] | [_]) => Ok(Subcommand::Replay(ReplayOf {
             dir: options.record(rest.first().map(String::as_str)),
             pod: options.pod.clone(),
             until: options.until,
         })),
         ("replay", [_, more, ..]) | (_, [more, ..]) => Err(stray(more)),
-        ("pressure", []) => Ok(CliQuestion::Pressure),
-        ("dump", []) => Ok(CliQuestion::Dump),
-        (_, []) => Ok(CliQuestion::Pods(options.filter.clone())),
+        ("pressure", []) => Ok(Subcommand::Pressure),
+        ("dump", []) => Ok(Subcommand::Dump),
+        (_, []) => Ok(Subcommand::Pods(options.filter.clone())),
     }
 }
 
@@ -275,17 +275,16 @@ fn options(args: &[String]) -> Result<Options, Vec<ConfigError>> {
 }
 
 impl Options {
-    /// The question, to a record if `--at` or `--from-record` is given.
-    fn then(&self, question: CliQuestion) -> CliQuestion {
+    /// The subcommand, of a record if `--at` or `--from-record` is given.
+    fn then(&self, subcommand: Subcommand) -> Subcommand {
         if self.at.is_none() && self.from_record.is_none() {
-            return question;
+            return subcommand;
         }
         let dir = self.record(self.from_record.as_ref().and_then(Option::as_deref));
-        let past =
-            |pod, explain| CliQuestion::Past(PastQuestion { dir, pod, explain, at: self.at });
-        match question {
-            CliQuestion::Explain(pod) => past(pod, true),
-            CliQuestion::Timeline(pod) => past(pod, false),
+        let past = |pod, explain| Subcommand::Past(RecordQuery { dir, pod, explain, at: self.at });
+        match subcommand {
+            Subcommand::Explain(pod) => past(pod, true),
+            Subcommand::Timeline(pod) => past(pod, false),
             other => other,
         }
     }
@@ -385,9 +384,9 @@ mod tests {
         parse(&words(line))
     }
 
-    fn client(question: CliQuestion, socket: &str) -> ClientCommand {
+    fn client(subcommand: Subcommand, socket: &str) -> ClientCommand {
         ClientCommand {
-            question,
+            subcommand,
             output: OutputFormat::Table,
             watch: false,
             color: Color::Auto,
@@ -399,25 +398,19 @@ mod tests {
     #[test]
     fn commands_take_a_pod_an_output_format_and_a_socket() {
         let default = "/var/lib/kubelet/pintle/agent.sock";
-        let pods = || client(CliQuestion::Pods(PodFilter::default()), default);
+        let pods = || client(Subcommand::Pods(PodFilter::default()), default);
         let json = |command| ClientCommand { output: OutputFormat::Json, ..command };
         for (line, expected) in [
             ("pods", pods()),
-            ("dump", client(CliQuestion::Dump, default)),
-            (
-                "explain ns/web -o json",
-                json(client(CliQuestion::Explain("ns/web".into()), default)),
-            ),
-            (
-                "-o json explain ns/web",
-                json(client(CliQuestion::Explain("ns/web".into()), default)),
-            ),
+            ("dump", client(Subcommand::Dump, default)),
+            ("explain ns/web -o json", json(client(Subcommand::Explain("ns/web".into()), default))),
+            ("-o json explain ns/web", json(client(Subcommand::Explain("ns/web".into()), default))),
             (
                 "timeline --root-dir=/r web",
-                client(CliQuestion::Timeline("web".into()), "/r/pintle/agent.sock"),
+                client(Subcommand::Timeline("web".into()), "/r/pintle/agent.sock"),
             ),
-            ("--socket /s plan web --root-dir /r", client(CliQuestion::Plan("web".into()), "/s")),
-            ("retry ns/web", client(CliQuestion::Retry("ns/web".into()), default)),
+            ("--socket /s plan web --root-dir /r", client(Subcommand::Plan("web".into()), "/s")),
+            ("retry ns/web", client(Subcommand::Retry("ns/web".into()), default)),
             (
                 "pods --watch --color=always --width 80",
                 ClientCommand { watch: true, color: Color::Always, width: Some(80), ..pods() },
@@ -425,10 +418,7 @@ mod tests {
             (
                 "pods -n shop --unhealthy",
                 client(
-                    CliQuestion::Pods(PodFilter {
-                        namespace: Some("shop".into()),
-                        unhealthy: true,
-                    }),
+                    Subcommand::Pods(PodFilter { namespace: Some("shop".into()), unhealthy: true }),
                     default,
                 ),
             ),
@@ -442,10 +432,10 @@ mod tests {
         let dir = |dir: &str| PathBuf::from(dir);
         let ten_minutes = Some(PastMoment::Ago(std::time::Duration::from_secs(600)));
         let past = |dir, explain, at| {
-            CliQuestion::Past(PastQuestion { dir, pod: "web".into(), explain, at })
+            Subcommand::Past(RecordQuery { dir, pod: "web".into(), explain, at })
         };
         let replay = |dir, pod: Option<&str>, until| {
-            CliQuestion::Replay(ReplayOf { dir, pod: pod.map(str::to_owned), until })
+            Subcommand::Replay(ReplayOf { dir, pod: pod.map(str::to_owned), until })
         };
         let default = || dir("/var/lib/kubelet");
         for (line, expected) in [
@@ -460,7 +450,7 @@ mod tests {
         ] {
             match parsed(line) {
                 Ok(Command::Client(command)) => {
-                    assert_eq!(command.question, expected, "{line}")
+                    assert_eq!(command.subcommand, expected, "{line}")
                 }
                 other => panic!("{line}: {other:?}"),
             }

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use pintle_config::given::GivenFlags;
 
 pub use self::cli::{
-    CliQuestion, ClientCommand, Color, OutputFormat, PastQuestion, PodFilter, ReplayOf,
+    ClientCommand, Color, OutputFormat, PodFilter, RecordQuery, ReplayOf, Subcommand,
 };
 pub use self::kubelet::{FeatureGates, Kubelet};
 pub use self::moment::PastMoment;

@@ -74,8 +74,8 @@ struct Pods {
 
 /// Emits pod events at the API server. Never waits.
 pub trait EventSink: std::fmt::Debug + Send + Sync {
-    /// From now on events may be about this pod.
-    fn know(&self, pod: &Arc<Pod>);
+    /// Registers a pod, so that events about it can be emitted.
+    fn register(&self, pod: &Arc<Pod>);
 
     /// Nothing is left of the pod.
     fn forget(&self, uid: &PodUid);
@@ -92,7 +92,7 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
     );
 
     /// Emits a warning about a pod that is rejected, and so is not registered.
-    fn warn_of(&self, pod: &Pod, reason: &str, message: &str);
+    fn emit_warning(&self, pod: &Pod, reason: &str, message: &str);
 }
 
 /// The source of an entry's time.
@@ -135,10 +135,10 @@ impl Recorder {
         Self { sink: Some(Arc::new(sink)), ..self }
     }
 
-    /// Events may be about this pod from now on.
-    pub fn know(&self, pod: &Arc<Pod>) {
+    /// Registers a pod, so that events about it can be emitted.
+    pub fn register(&self, pod: &Arc<Pod>) {
         if let Some(sink) = &self.sink {
-            sink.know(pod);
+            sink.register(pod);
         }
     }
 
@@ -212,10 +212,10 @@ impl Recorder {
 
     /// Emits a warning about a rejected pod, without a timeline entry, which would be that of a
     /// namesake.
-    pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+    pub fn emit_warning(&self, pod: &Pod, reason: &str, message: &str) {
         tracing::info!(pod = pod.metadata.uid, reason, "{message}");
         if let Some(sink) = &self.sink {
-            sink.warn_of(pod, reason, message);
+            sink.emit_warning(pod, reason, message);
         }
     }
 

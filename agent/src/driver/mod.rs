@@ -266,7 +266,7 @@ impl PodDriver {
         self.recorder.forget(&uid);
         // A pod that was wanted again meanwhile has been started again.
         if let Some(pod) = self.pods.worker(&uid).and_then(Worker::pod) {
-            self.recorder.know(pod);
+            self.recorder.register(pod);
         }
         turns.reads.borrow_mut().forget(&uid);
         turns.followed.forget(&uid);

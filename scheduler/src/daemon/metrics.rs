@@ -423,7 +423,7 @@ impl SchedulerMetrics {
     }
 
     /// Sets the number of events kept for pods in an attempt.
-    pub fn kept(&self, events: BTreeMap<&'static str, usize>) {
+    pub fn set_in_flight_events(&self, events: BTreeMap<&'static str, usize>) {
         self.events.kept.clear();
         for (event, count) in events {
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -8,7 +8,7 @@
 //!            ├─ ReserveDevices, ReleaseDevices, GiveDevicesBack > claims of devices, the same
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
 //!            ├─ Consult > extenders: one after the other takes nodes out, all score at once
-//!            └─ Tell ───> notes: events of events.k8s.io, a repeated one raises a count
+//!            └─ RecordEvent > notes: events of events.k8s.io, a repeated one raises a count
 //! ```
 //! Input: commands. Output: requests, and the result of each binding, even if its task panics.
 //! Owner: one thread. Bounds: `BINDS_MAX` bindings in flight (more wait, as assumed pods do); one
@@ -222,7 +222,7 @@ impl WriteDispatcher {
                 self.make_room(pod, victims, message);
             }
             Command::GroupStatus { group, condition } => self.groups.put(group, condition),
-            Command::Tell(note) => self.notes.record(note),
+            Command::RecordEvent(note) => self.notes.record(note),
         }
     }
 

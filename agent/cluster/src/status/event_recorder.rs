@@ -31,7 +31,7 @@ impl EventRecorder {
 }
 
 impl EventSink for EventRecorder {
-    fn know(&self, pod: &Arc<Pod>) {
+    fn register(&self, pod: &Arc<Pod>) {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.insert(pod::uid(pod), Arc::clone(pod));
     }
@@ -59,7 +59,7 @@ impl EventSink for EventRecorder {
         }
     }
 
-    fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+    fn emit_warning(&self, pod: &Pod, reason: &str, message: &str) {
         self.recorder.event(reference(pod, None), EventKind::Warning, reason, message);
     }
 }

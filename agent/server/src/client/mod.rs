@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pintle_agent_config::{CliQuestion, ClientCommand, OutputFormat, PodFilter};
+use pintle_agent_config::{ClientCommand, OutputFormat, PodFilter, Subcommand};
 use serde_json::Value;
 
 use crate::record::FlightRecordError;
@@ -47,8 +47,8 @@ enum ClientError {
 
 /// Asks, prints, and returns the exit code.
 pub fn run(command: &ClientCommand) -> ExitCode {
-    let result = match &command.question {
-        CliQuestion::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
+    let result = match &command.subcommand {
+        Subcommand::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
             write(&mut io::stdout(), &text)?;
             Ok(if is_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }),
@@ -108,32 +108,34 @@ fn watch(command: &ClientCommand) -> Result<(), ClientError> {
 }
 
 fn answer(command: &ClientCommand) -> Result<String, ClientError> {
-    let mut value = match &command.question {
-        CliQuestion::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
-        CliQuestion::Past(past) => recorded::answered(past)?,
-        question => ask(&command.socket, question).map_err(|error| match error {
-            ClientError::Http(error @ http::HttpError::NoAgent { .. }) if is_of_past(question) => {
+    let mut value = match &command.subcommand {
+        Subcommand::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
+        Subcommand::Past(past) => recorded::answered(past)?,
+        subcommand => ask(&command.socket, subcommand).map_err(|error| match error {
+            ClientError::Http(error @ http::HttpError::NoAgent { .. })
+                if is_of_past(subcommand) =>
+            {
                 ClientError::NoAgent(error)
             }
             error => error,
         })?,
     };
-    if let CliQuestion::Pods(filter) = &command.question {
+    if let Subcommand::Pods(filter) = &command.subcommand {
         choose(&mut value, filter);
     }
     let look = TextStyle::of(command);
-    Ok(match (command.output, &command.question) {
+    Ok(match (command.output, &command.subcommand) {
         (OutputFormat::Json, _) if command.watch => look::plain_json(&format!("{value}\n")),
-        (OutputFormat::Json, _) | (_, CliQuestion::Dump | CliQuestion::Replay(_)) => {
+        (OutputFormat::Json, _) | (_, Subcommand::Dump | Subcommand::Replay(_)) => {
             look::plain_json(&format!("{}\n", serde_json::to_string_pretty(&value)?))
         }
-        (OutputFormat::Table, CliQuestion::Pods(_)) => show::pods(&value, &look),
-        (OutputFormat::Table, CliQuestion::Explain(_)) => show::explanation(&value),
-        (OutputFormat::Table, CliQuestion::Timeline(_)) => show::timeline(&value, &look),
-        (OutputFormat::Table, CliQuestion::Pressure) => show::pressure(&value, &look),
-        (OutputFormat::Table, CliQuestion::Plan(_)) => show::plan(&value),
-        (OutputFormat::Table, CliQuestion::Retry(_)) => show::retried(&value),
-        (OutputFormat::Table, CliQuestion::Past(past)) => {
+        (OutputFormat::Table, Subcommand::Pods(_)) => show::pods(&value, &look),
+        (OutputFormat::Table, Subcommand::Explain(_)) => show::explanation(&value),
+        (OutputFormat::Table, Subcommand::Timeline(_)) => show::timeline(&value, &look),
+        (OutputFormat::Table, Subcommand::Pressure) => show::pressure(&value, &look),
+        (OutputFormat::Table, Subcommand::Plan(_)) => show::plan(&value),
+        (OutputFormat::Table, Subcommand::Retry(_)) => show::retried(&value),
+        (OutputFormat::Table, Subcommand::Past(past)) => {
             let shown = if past.explain {
                 show::explanation(&value)
             } else {
@@ -145,8 +147,8 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
 }
 
 /// True if a record can answer as well.
-fn is_of_past(question: &CliQuestion) -> bool {
-    matches!(question, CliQuestion::Explain(_) | CliQuestion::Timeline(_))
+fn is_of_past(subcommand: &Subcommand) -> bool {
+    matches!(subcommand, Subcommand::Explain(_) | Subcommand::Timeline(_))
 }
 
 /// Leaves out the pods that were not asked for.
@@ -162,24 +164,24 @@ fn choose(value: &mut Value, filter: &PodFilter) {
     }
 }
 
-fn path_of(question: &CliQuestion) -> String {
-    match question {
-        CliQuestion::Pods(_) => "/pods".to_owned(),
-        CliQuestion::Dump => "/dump".to_owned(),
-        CliQuestion::Pressure => "/pressure".to_owned(),
-        CliQuestion::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
-        CliQuestion::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
-        CliQuestion::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
-        CliQuestion::Retry(pod) => format!("/retry?pod={}", encoded(pod)),
+fn path_of(subcommand: &Subcommand) -> String {
+    match subcommand {
+        Subcommand::Pods(_) => "/pods".to_owned(),
+        Subcommand::Dump => "/dump".to_owned(),
+        Subcommand::Pressure => "/pressure".to_owned(),
+        Subcommand::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
+        Subcommand::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
+        Subcommand::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
+        Subcommand::Retry(pod) => format!("/retry?pod={}", encoded(pod)),
         // No agent is asked.
-        CliQuestion::Replay(_) | CliQuestion::Past(_) => String::new(),
+        Subcommand::Replay(_) | Subcommand::Past(_) => String::new(),
     }
 }
 
-fn ask(socket: &Path, question: &CliQuestion) -> Result<Value, ClientError> {
-    let changes = matches!(question, CliQuestion::Retry(_));
+fn ask(socket: &Path, subcommand: &Subcommand) -> Result<Value, ClientError> {
+    let changes = matches!(subcommand, Subcommand::Retry(_));
     let method = if changes { "POST" } else { "GET" };
-    let answer = http::ask(socket, method, &path_of(question))?;
+    let answer = http::ask(socket, method, &path_of(subcommand))?;
     let value: Value = serde_json::from_slice(&answer.body)?;
     if answer.status == 200 {
         return Ok(value);
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_pods_name_is_escaped_for_the_query() {
-        let path = path_of(&CliQuestion::Explain("ns/we b&x=ä".into()));
+        let path = path_of(&Subcommand::Explain("ns/we b&x=ä".into()));
         assert_eq!(path, "/explain?pod=ns/we%20b%26x%3D%C3%A4");
     }
 
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn error_without_a_running_agent_names_the_socket_and_the_remedy() {
         let command = ClientCommand {
-            question: CliQuestion::Pods(PodFilter::default()),
+            subcommand: Subcommand::Pods(PodFilter::default()),
             output: OutputFormat::Table,
             watch: false,
             color: Color::Never,
@@ -255,7 +257,7 @@ mod tests {
         let error = answer(&command).expect_err("no agent listens").to_string();
         assert!(error.contains("no agent listens on /nonexistent/agent.sock"), "{error}");
         assert!(error.contains("--root-dir"), "{error}");
-        let past = ClientCommand { question: CliQuestion::Timeline("web".into()), ..command };
+        let past = ClientCommand { subcommand: Subcommand::Timeline("web".into()), ..command };
         let error = answer(&past).expect_err("no agent listens").to_string();
         assert!(error.ends_with("\n  what it has recorded: add --from-record"), "{error}");
     }

@@ -4,7 +4,7 @@
 //! Effects: reads the record's files and the clock. Nothing of it asks an agent or changes
 //! anything.
 
-use pintle_agent_config::{ClientCommand, OutputFormat, PastMoment, PastQuestion, ReplayOf};
+use pintle_agent_config::{ClientCommand, OutputFormat, PastMoment, RecordQuery, ReplayOf};
 use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::{build, clock, tasks};
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub(super) fn replayed(
 }
 
 /// The answer of a record about a pod.
-pub(super) fn answered(of: &PastQuestion) -> Result<Value, ClientError> {
+pub(super) fn answered(of: &RecordQuery) -> Result<Value, ClientError> {
     tasks::keep_caught_quiet();
     let asked = PastQuery { pod: &of.pod, explain: of.explain, at: moment(of.at) };
     Ok(past::answer(&of.dir, asked)?)
@@ -78,17 +78,17 @@ fn table(rows: &[InputRow], look: &TextStyle) -> String {
 mod tests {
     use super::*;
     use crate::record::testing::{Agent, desired};
-    use pintle_agent_config::{CliQuestion, Color};
+    use pintle_agent_config::{Color, Subcommand};
     use std::path::Path;
 
-    fn command(question: CliQuestion, output: OutputFormat) -> ClientCommand {
+    fn command(subcommand: Subcommand, output: OutputFormat) -> ClientCommand {
         let (color, socket) = (Color::Never, "/nonexistent".into());
-        ClientCommand { question, output, watch: false, color, width: None, socket }
+        ClientCommand { subcommand, output, watch: false, color, width: None, socket }
     }
 
     fn replay(dir: &Path, pod: &str, output: OutputFormat) -> Result<(String, bool), ClientError> {
         let of = ReplayOf { dir: dir.to_owned(), pod: Some(pod.to_owned()), until: None };
-        replayed(&of, &command(CliQuestion::Replay(of.clone()), output))
+        replayed(&of, &command(Subcommand::Replay(of.clone()), output))
     }
 
     #[test]

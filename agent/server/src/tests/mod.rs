@@ -18,7 +18,7 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use pintle_agent_config as config;
 use pintle_agent_config::{
-    CliQuestion, ClientCommand, Color, Command, OutputFormat, PodFilter, ReplayOf,
+    ClientCommand, Color, Command, OutputFormat, PodFilter, ReplayOf, Subcommand,
 };
 use pintle_agent_core::source::{Problem, ProblemCause};
 use pintle_agent_core::sync::plan::{Action, SyncPlan};
@@ -438,10 +438,10 @@ fn a_request_without_end_is_refused() {
 fn commands_exit_with_a_failure_when_the_agent_refuses() {
     let world = TestServer::new().with_pods(&[web()]);
     let _server = world.spawn().expect("a server");
-    let run = |question, output| {
+    let run = |subcommand, output| {
         let socket = world.socket().to_owned();
         crate::client::run(&ClientCommand {
-            question,
+            subcommand,
             output,
             watch: false,
             color: Color::Never,
@@ -451,17 +451,17 @@ fn commands_exit_with_a_failure_when_the_agent_refuses() {
     };
     let same = |a: ExitCode, b: ExitCode| format!("{a:?}") == format!("{b:?}");
     assert!(same(
-        run(CliQuestion::Pods(PodFilter::default()), OutputFormat::Table),
+        run(Subcommand::Pods(PodFilter::default()), OutputFormat::Table),
         ExitCode::SUCCESS
     ));
-    assert!(same(run(CliQuestion::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
-    assert!(same(run(CliQuestion::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
-    assert!(same(run(CliQuestion::Retry("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(same(run(Subcommand::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
+    assert!(same(run(Subcommand::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(same(run(Subcommand::Retry("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
     assert!(world.dir.path().exists());
     let dir = tempfile::tempdir().expect("a folder");
     let replay = |dir: &Path| {
         let of = ReplayOf { dir: dir.to_owned(), pod: None, until: None };
-        run(CliQuestion::Replay(of), OutputFormat::Table)
+        run(Subcommand::Replay(of), OutputFormat::Table)
     };
     assert!(same(replay(dir.path()), ExitCode::FAILURE));
     Agent::begins(dir.path(), 1, 0, "v1").gets_ready();

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 /// First and longest wait, without jitter.
-pub const CLIENT_GO: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
+pub const REFLECTOR_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(800), Duration::from_secs(30));
 const RESET: Duration = Duration::from_secs(120);
 /// The most jitter, as a multiple of the wait that it is added to.
 const JITTER: f64 = 1.0;
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_a_limit_and_resets_after_two_minutes() {
-        let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
+        let mut backoff = ReflectorBackoff::new(REFLECTOR_BACKOFF.0, REFLECTOR_BACKOFF.1);
         let mut now = Duration::ZERO;
         let mut waits = Vec::new();
         for _ in 0..10 {
@@ -61,18 +62,22 @@ mod tests {
         }
         let doubling = [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000, 30_000];
         assert_eq!((&waits[..9], waits[9]), (&doubling[..], 800));
-        assert_eq!(backoff.wait(now, 0.5), CLIENT_GO.0 * 3, "doubled, with half the jitter");
+        assert_eq!(
+            backoff.wait(now, 0.5),
+            REFLECTOR_BACKOFF.0 * 3,
+            "doubled, with half the jitter"
+        );
         backoff.well();
-        assert_eq!(backoff.wait(now, 1.0), CLIENT_GO.0 * 2);
+        assert_eq!(backoff.wait(now, 1.0), REFLECTOR_BACKOFF.0 * 2);
     }
 
     #[test]
     fn backoff_stays_short_for_failures_100_seconds_apart() {
-        let mut backoff = ReflectorBackoff::new(CLIENT_GO.0, CLIENT_GO.1);
+        let mut backoff = ReflectorBackoff::new(REFLECTOR_BACKOFF.0, REFLECTOR_BACKOFF.1);
         let mut now = Duration::ZERO;
         for _ in 0..20 {
             let wait = backoff.wait(now, 0.0);
-            assert!(wait <= CLIENT_GO.0 * 2, "{wait:?} after {now:?}");
+            assert!(wait <= REFLECTOR_BACKOFF.0 * 2, "{wait:?} after {now:?}");
             now += wait + Duration::from_secs(100);
         }
     }

@@ -42,7 +42,7 @@ use std::time::Duration;
 use kube::Client;
 use pintle_api_types::object::Object;
 
-pub use backoff::CLIENT_GO;
+pub use backoff::REFLECTOR_BACKOFF;
 pub use error::InformerError;
 pub use observer::InformerObserver;
 pub use pending::ObjectChange;
@@ -81,7 +81,7 @@ impl FollowSpec {
             name: name.to_owned(),
             source,
             first_list: FirstList::default(),
-            retry: CLIENT_GO,
+            retry: REFLECTOR_BACKOFF,
             observer: Arc::new(NoObserver),
             quiet: false,
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::backoff::CLIENT_GO;
+use super::backoff::REFLECTOR_BACKOFF;
 use super::error::InformerError;
 use super::reflector::{
     FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, VersionEvent, WatchPlan,
@@ -82,7 +82,7 @@ fn replay(mut reflector: Reflector, story: Vec<(StepResult, &str)>) {
 }
 
 fn first(first: FirstList) -> Reflector {
-    let mut reflector = Reflector::new(first, 1, CLIENT_GO);
+    let mut reflector = Reflector::new(first, 1, REFLECTOR_BACKOFF);
     let plan = shown(&reflector.plan(Duration::ZERO, 0.0));
     let want = if first == FirstList::Any { "list any in pages" } else { "list newest" };
     assert_eq!(plan, want);
@@ -155,7 +155,7 @@ fn a_watch_of_one_object_backs_off_after_a_broken_connection() {
     let lost = || InformerError::Lost("reset".to_owned());
     let story = [800, 1_600, 3_200, 6_400].map(|wait| format!("wait {wait}, watch 0"));
     let story = story.iter().map(|want| (WatchFailed(lost()), want.as_str())).collect();
-    replay(Reflector::new(FirstList::Never, 1, CLIENT_GO), story);
+    replay(Reflector::new(FirstList::Never, 1, REFLECTOR_BACKOFF), story);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn watch_without_a_version_gets_a_version_only_after_the_initial_events() {
 fn a_missing_kind_is_requested_at_each_of_its_paths() {
     use StepResult::{ListFailed, Page, WatchFailed};
     let none = || InformerError::NotFound("no such kind".to_owned());
-    let mut reflector = Reflector::new(FirstList::Any, 2, CLIENT_GO);
+    let mut reflector = Reflector::new(FirstList::Any, 2, REFLECTOR_BACKOFF);
     reflector.plan(Duration::ZERO, 0.0);
     replay(
         reflector,
@@ -245,7 +245,7 @@ fn a_missing_kind_is_requested_at_each_of_its_paths() {
 #[test]
 fn single_object_is_never_listed_and_is_read_when_its_version_is_lost() {
     use StepResult::{Closed, Event, Idle, WatchFailed};
-    let mut reflector = Reflector::new(FirstList::Never, 1, CLIENT_GO);
+    let mut reflector = Reflector::new(FirstList::Never, 1, REFLECTOR_BACKOFF);
     let ReflectorPlan::Watch(WatchPlan { from, seconds, .. }) = reflector.plan(Duration::ZERO, 0.5)
     else {
         panic!("no watch");

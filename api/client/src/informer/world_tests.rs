@@ -11,7 +11,7 @@ use pintle_api_types::symbol::Symbol;
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use super::backoff::CLIENT_GO;
+use super::backoff::REFLECTOR_BACKOFF;
 use super::error::InformerError;
 use super::reflector::{FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, VersionEvent};
 use super::store::{Listed, ObjectStore};
@@ -187,7 +187,7 @@ impl Client {
         let store = Arc::new(ObjectStore::new(&[]));
         Self {
             now: Duration::ZERO,
-            reflector: Reflector::new(first, 1, CLIENT_GO),
+            reflector: Reflector::new(first, 1, REFLECTOR_BACKOFF),
             subscription: Subscription::new(&store),
             store,
             mirror: BTreeMap::new(),

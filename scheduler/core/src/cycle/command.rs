@@ -128,8 +128,8 @@ pub enum Command {
         /// The condition, without times.
         condition: PodCondition,
     },
-    /// Emit an event.
-    Tell(Note),
+    /// Record an event.
+    RecordEvent(Note),
 }
 
 /// The result of a binding.

@@ -391,7 +391,7 @@ impl Scheduler {
             self.queue.set_back(uid, now);
         } else {
             let hints = super::Happens::new(&self.cache);
-            self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+            self.queue.add_unschedulable(&hints, uid, why.rejectors, BTreeSet::new(), now);
         }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The previous nomination may not be written to the API yet.
@@ -469,7 +469,7 @@ impl Scheduler {
             action,
             note,
         };
-        self.commands.push(Command::Tell(note));
+        self.commands.push(Command::RecordEvent(note));
     }
 }
 

@@ -336,7 +336,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
     let commands = answer(&mut scheduler, &asked, 1);
     assert!(commands.iter().all(|command| bound(command).is_none()), "not ready");
     let told = commands.iter().any(|command| match command {
-        Command::Tell(note) => note.reason == "BindingConditionsPending",
+        Command::RecordEvent(note) => note.reason == "BindingConditionsPending",
         _ => false,
     });
     assert!(told, "the pod gets an event");

@@ -300,7 +300,7 @@ impl Scheduler {
         if allocation(claim).is_some() {
             self.cache.devices.drop_pending(uid_of(claim));
         }
-        event.iter().for_each(|event| self.happened(event, now));
+        event.iter().for_each(|event| self.requeue_after(event, now));
     }
 
     /// Handles the result of a reservation that was given up meanwhile.
@@ -321,12 +321,12 @@ impl Scheduler {
 
     fn take_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
         let told = claims.into_iter().filter_map(|claim| self.cache.devices.set_written(claim));
-        told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
+        told.collect::<Vec<_>>().iter().for_each(|event| self.requeue_after(event, now));
         let of_group = self.cache.groups.as_ref().and_then(|groups| groups.end_release(uid));
-        of_group.iter().flatten().for_each(|pod| self.queue.released(pod, false, now));
+        of_group.iter().flatten().for_each(|pod| self.queue.release(pod, false, now));
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(false);
-            self.queue.released(uid, false, now);
+            self.queue.release(uid, false, now);
         }
     }
 
@@ -493,7 +493,7 @@ impl Scheduler {
                 self.commands.push(Command::ReleaseDevices { pod: one.pod, claims, clears });
             }
         }
-        self.happened(&FREED, now);
+        self.requeue_after(&FREED, now);
         writes
     }
 
@@ -546,7 +546,7 @@ impl Scheduler {
         self.netted(now, |scheduler| {
             scheduler.take_released(uid, claims, now);
             if !did {
-                scheduler.queue.later(uid, now);
+                scheduler.queue.activate_after_backoff(uid, now);
             }
         });
     }

@@ -52,7 +52,7 @@ impl Scheduler {
         let Evicted { pod: PodRef { key, uid }, .. } = evicted;
         let groups = self.cache.groups.as_ref();
         if let Some(pods) = groups.and_then(|groups| groups.end_preemption(key, uid)) {
-            pods.iter().for_each(|pod| self.queue.released(pod, !evicted.all, now));
+            pods.iter().for_each(|pod| self.queue.release(pod, !evicted.all, now));
             return;
         }
         if let Some(waiting) = self.queue.get(uid) {
@@ -60,7 +60,7 @@ impl Scheduler {
             if !evicted.all {
                 waiting.pod.victims.borrow_mut().clear();
             }
-            self.queue.released(uid, !evicted.all, now);
+            self.queue.release(uid, !evicted.all, now);
         }
     }
 

@@ -72,7 +72,7 @@ impl Scheduler {
             victims.extract_if(.., |victim| self.preempt_unbound(&victim.uid, now)).collect();
         let said = format!("{said} (in kube-scheduler memory).");
         let notes = going(&gone, reporter, related, &said);
-        self.commands.extend(notes.into_iter().map(Command::Tell));
+        self.commands.extend(notes.into_iter().map(Command::RecordEvent));
     }
 
     /// Clears the nominations of lower-priority pods to the node.

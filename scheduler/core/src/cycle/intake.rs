@@ -60,7 +60,7 @@ impl Scheduler {
         }
         crate::fault::pass("event");
         let happened = self.cache.take_happened();
-        happened.iter().for_each(|event| self.happened(event, now));
+        happened.iter().for_each(|event| self.requeue_after(event, now));
         if looks || !happened.is_empty() {
             self.look_at_volumes(&about, now);
             if !about.is_of_volumes() {
@@ -131,11 +131,11 @@ impl Scheduler {
         match (step, before) {
             (CacheDelta::Node { old, new }, _) => {
                 let event = HintEvent::of_node(old.clone(), new.clone());
-                event.iter().for_each(|event| self.happened(event, now));
+                event.iter().for_each(|event| self.requeue_after(event, now));
             }
             (CacheDelta::Bound(spec, _), _) => {
                 let new = self.facts(spec);
-                self.happened(&HintEvent::PodAdded(new), now);
+                self.requeue_after(&HintEvent::PodAdded(new), now);
             }
             (CacheDelta::Changed { new, node, .. }, before) => {
                 let moved = assumed.as_ref().map(|assumed| Rc::clone(&assumed.node));
@@ -147,7 +147,7 @@ impl Scheduler {
                 CacheDelta::Gone { node, .. }
                 | CacheDelta::Nominated { old: Some(Nominee { node, .. }), .. },
                 Some(old),
-            ) => self.happened(&HintEvent::PodGone(old, Rc::clone(node)), now),
+            ) => self.requeue_after(&HintEvent::PodGone(old, Rc::clone(node)), now),
             _ => {}
         }
     }
@@ -165,18 +165,18 @@ impl Scheduler {
             Some(old) if is_confirmed => {
                 if let Some(from) = moved {
                     // Another scheduler bound the pod to another node.
-                    self.happened(&HintEvent::PodGone(old, from), now);
+                    self.requeue_after(&HintEvent::PodGone(old, from), now);
                 } else if old != new {
                     // Changes of a pod that is being bound are first observed together with its
                     // node.
-                    self.happened(&HintEvent::PodChanged(old, Rc::clone(&new)), now);
+                    self.requeue_after(&HintEvent::PodChanged(old, Rc::clone(&new)), now);
                 }
-                self.happened(&HintEvent::PodAdded(new), now);
+                self.requeue_after(&HintEvent::PodAdded(new), now);
             }
             // Most updates of pods on nodes change nothing that pending pods depend on.
             Some(old) if old == new => {}
-            Some(old) => self.happened(&HintEvent::PodChanged(old, new), now),
-            None => self.happened(&HintEvent::PodAdded(new), now),
+            Some(old) => self.requeue_after(&HintEvent::PodChanged(old, new), now),
+            None => self.requeue_after(&HintEvent::PodAdded(new), now),
         }
     }
 
@@ -269,7 +269,7 @@ impl Scheduler {
             None => {
                 self.queue.add(&uid, queued, now);
                 if let Some(event) = group_event {
-                    self.happened(&event, now);
+                    self.requeue_after(&event, now);
                 }
             }
             Some(changes) => self.update(&uid, queued, own, changes, now),

@@ -510,17 +510,17 @@ impl Scheduler {
 
     /// Returns the number of kept events by label, and of the pods in flight that they are kept
     /// for.
-    pub fn kept_events(&self) -> BTreeMap<&'static str, usize> {
+    pub fn in_flight_events(&self) -> BTreeMap<&'static str, usize> {
         let mut kept = BTreeMap::from([("PodPopped", self.queue.in_flight())]);
-        for event in self.queue.kept() {
+        for event in self.queue.in_flight_events() {
             *kept.entry(event.label()).or_default() += 1;
         }
         kept
     }
 
     /// Requeues pods that an event may help.
-    fn happened(&mut self, event: &HintEvent, now: Duration) {
-        self.queue.happened(&Happens::new(&self.cache), event, now);
+    fn requeue_after(&mut self, event: &HintEvent, now: Duration) {
+        self.queue.move_all_to_active_or_backoff(&Happens::new(&self.cache), event, now);
     }
 
     /// Returns true if a pod in the queue may need the next event.

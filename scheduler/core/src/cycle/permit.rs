@@ -94,7 +94,7 @@ impl Scheduler {
         match self.permission(uid, &queued, node) {
             Err(stopped) => self.reject_stopped(uid, &queued, node, stopped, now),
             Ok(pending) => {
-                self.queue.binds(uid);
+                self.queue.mark_binding(uid);
                 if pending.is_empty() {
                     self.allow_gang(&queued, now);
                     return self.prepare(uid, now);
@@ -256,7 +256,7 @@ impl Scheduler {
             }
             PluginRequest::Activate(key) => {
                 if let Some(uid) = self.names.get(&key).cloned() {
-                    self.queue.released(&uid, true, now);
+                    self.queue.release(&uid, true, now);
                 }
             }
         }
@@ -342,7 +342,7 @@ impl Scheduler {
             return self.queue.done(uid);
         }
         let hints = Happens::new(&self.cache);
-        self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+        self.queue.add_unschedulable(&hints, uid, why.rejectors, BTreeSet::new(), now);
         // Applies updates of the pod that arrived while it was assumed.
         self.queue_pod(&pod.key, now);
         let Some(waiting) = self.queue.get(uid) else { return };

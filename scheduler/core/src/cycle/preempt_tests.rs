@@ -203,7 +203,7 @@ fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
     let commands = decide(scheduler, 5);
     assert_eq!(evicts(&commands), [], "no pod is deleted");
     let told = commands.iter().any(|command| match command {
-        Command::Tell(note) => note.note.ends_with("on node a (in kube-scheduler memory)."),
+        Command::RecordEvent(note) => note.note.ends_with("on node a (in kube-scheduler memory)."),
         _ => false,
     });
     assert!(told, "the victim gets an event");

@@ -18,7 +18,7 @@ pub(crate) fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
 
 fn said(commands: &[Command], reason: &str) -> Vec<Note> {
     let notes = commands.iter().filter_map(|command| match command {
-        Command::Tell(note) if note.reason == reason => Some(note.clone()),
+        Command::RecordEvent(note) if note.reason == reason => Some(note.clone()),
         _ => None,
     });
     notes.collect()

@@ -282,7 +282,7 @@ impl Scheduler {
     pub(super) fn give_volumes_back(&mut self, uid: &Uid, now: Duration) -> bool {
         let had = self.forget_volumes(uid);
         if had {
-            self.happened(&FREED, now);
+            self.requeue_after(&FREED, now);
         }
         had
     }

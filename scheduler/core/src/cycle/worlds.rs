@@ -378,7 +378,7 @@ impl SchedulerWorld {
             other @ (Command::ReserveDevices { .. }
             | Command::ReleaseDevices { .. }
             | Command::GiveDevicesBack { .. }) => self.take_claims(other),
-            Command::Tell(_) | Command::GroupStatus { .. } => {}
+            Command::RecordEvent(_) | Command::GroupStatus { .. } => {}
         }
     }
 

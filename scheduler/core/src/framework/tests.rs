@@ -482,7 +482,7 @@ fn removed(told: WatchEvent) -> (Vec<Command>, Scheduler) {
     assert_eq!(facts, [waited, refused]);
     let commands = scheduler.take_commands();
     let note = commands.iter().find_map(|command| match command {
-        Command::Tell(note) if note.reason == "FailedScheduling" => Some(note.note.as_str()),
+        Command::RecordEvent(note) if note.reason == "FailedScheduling" => Some(note.note.as_str()),
         _ => None,
     });
     assert_eq!(note, Some("0/1 nodes are available: 1 removed."));

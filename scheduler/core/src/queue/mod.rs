@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
-//!    │ gate           ^  ^               │ back, with the rejectors
+//!    │ gate           ^  ^               │ add_unschedulable, with the rejectors
 //!    v                │  └── due ── backoff <── worth another try, too early
 //!   gated ── event ───┤                  │ (pop takes from it when nothing is active)
 //!                     └── event ── unschedulable <── no event since the pop helps
@@ -66,7 +66,7 @@ pub trait QueueCandidate {
     fn namespace(&self) -> &str {
         ""
     }
-    /// Returns true if the pod must not be decided before [`Queue::released`] is called for it.
+    /// Returns true if the pod must not be decided before [`Queue::release`] is called for it.
     fn is_held(&self) -> bool {
         false
     }
@@ -294,12 +294,12 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     }
 
     /// Returns the events that are kept for pods in flight.
-    pub fn kept(&self) -> impl Iterator<Item = &E> {
+    pub fn in_flight_events(&self) -> impl Iterator<Item = &E> {
         self.events.iter()
     }
 
     /// Returns how many events are kept for pods in flight.
-    pub fn kept_events(&self) -> usize {
+    pub fn in_flight_event_count(&self) -> usize {
         self.events.len()
     }
 
@@ -373,7 +373,8 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     }
 
     /// Pops the first active pod of a namespace within its share of the time, else the first active
-    /// pod, else the pod whose backoff ends first. The pod is in flight until `done` or `back`.
+    /// pod, else the pod with the earliest end of its backoff. The pod is in flight until `done` or
+    /// `add_unschedulable`.
     pub fn pop(&mut self, now: Duration) -> Option<(Uid, Rc<P>)> {
         loop {
             self.bring_back(now);
@@ -421,8 +422,9 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         Rc::clone(&self.pods[uid].pod)
     }
 
-    /// Marks a pod in flight as being bound. It stays in the queue until `done` or `back`.
-    pub fn binds(&mut self, uid: &str) {
+    /// Marks a pod in flight as being bound. It stays in the queue until `done` or
+    /// `add_unschedulable`.
+    pub fn mark_binding(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if waiting.place == QueuePlace::InFlight {
             let uid = uid.clone();
@@ -442,8 +444,9 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
 
     /// Requeues a pod after an attempt without a node or a failed binding, and clears its setback.
     /// `rejectors` and `pending` are empty after an error. A pod that was being bound is
-    /// retried in any case.
-    pub fn back(
+    /// retried in any case. A pod that is not in flight stays as it is.
+    // k8s: pkg/scheduler/backend/queue/scheduling_queue.go AddUnschedulableIfNotPresent
+    pub fn add_unschedulable(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
         uid: &str,
@@ -488,8 +491,14 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
         self.forget_seen();
     }
 
-    /// Requeues the pods that an event may help.
-    pub fn happened(&mut self, hints: &impl Hints<Pod = P, Event = E>, event: &E, now: Duration) {
+    /// Requeues the pods that an event may help, and keeps the event for pods in flight.
+    // k8s: pkg/scheduler/backend/queue/scheduling_queue.go MoveAllToActiveOrBackoffQueue
+    pub fn move_all_to_active_or_backoff(
+        &mut self,
+        hints: &impl Hints<Pod = P, Event = E>,
+        event: &E,
+        now: Duration,
+    ) {
         let may_help = |by: &Option<Plugin>| by.is_none_or(|by| hints.may_help(event, by));
         if self.awaited.keys().any(may_help) {
             self.cause = hints.label(event);
@@ -505,7 +514,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     /// time, is requeued now. With `at_once` the pod is retried even without such an event:
     /// immediately, or after its backoff if it is in flight.
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Activate
-    pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
+    pub fn release(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (uid.clone(), waiting.place);
         self.cause = cause::RELEASED;
@@ -525,7 +534,7 @@ impl<P: QueueCandidate, E: Clone> Queue<P, E> {
     }
 
     /// Schedules a retry of an unschedulable pod, or of a pod in flight, after its backoff.
-    pub fn later(&mut self, uid: &str, now: Duration) {
+    pub fn activate_after_backoff(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (uid.clone(), waiting.place);
         match place {

@@ -15,11 +15,11 @@ enum QueueOperation {
     Remove(u8),
     Pop,
     PopWithoutExtenders,
-    Binds(u8),
+    MarkBinding(u8),
     Done(u8),
-    Back(u8, Option<usize>),
-    Happened(usize),
-    Released(u8, bool),
+    AddUnschedulable(u8, Option<usize>),
+    MoveAll(usize),
+    Release(u8, bool),
     Flush,
     Wait(u16),
 }
@@ -32,11 +32,12 @@ fn operation() -> impl Strategy<Value = QueueOperation> {
         1 => uid.clone().prop_map(QueueOperation::Remove),
         5 => Just(QueueOperation::Pop),
         2 => Just(QueueOperation::PopWithoutExtenders),
-        2 => uid.clone().prop_map(QueueOperation::Binds),
+        2 => uid.clone().prop_map(QueueOperation::MarkBinding),
         1 => uid.clone().prop_map(QueueOperation::Done),
-        3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| QueueOperation::Back(u, p)),
-        3 => (0..3_usize).prop_map(QueueOperation::Happened),
-        2 => (0_u8..8, any::<bool>()).prop_map(|(u, now)| QueueOperation::Released(u, now)),
+        3 => (uid, proptest::option::of(0..3_usize))
+            .prop_map(|(u, p)| QueueOperation::AddUnschedulable(u, p)),
+        3 => (0..3_usize).prop_map(QueueOperation::MoveAll),
+        2 => (0_u8..8, any::<bool>()).prop_map(|(u, now)| QueueOperation::Release(u, now)),
         1 => Just(QueueOperation::Flush),
         2 => (0..4000_u16).prop_map(QueueOperation::Wait),
     ]
@@ -118,14 +119,16 @@ fn run(queue: &mut Queue<TestPod, Helps>, operation: &QueueOperation, now: &mut 
             let popped = queue.pop_without_extenders(*now);
             assert_eq!(popped.map(|(_, pod)| pod.rank()), first);
         }
-        QueueOperation::Binds(uid) => queue.binds(&uid.to_string()),
+        QueueOperation::MarkBinding(uid) => queue.mark_binding(&uid.to_string()),
         QueueOperation::Done(uid) => queue.done(&uid.to_string()),
-        QueueOperation::Back(uid, by) => {
+        QueueOperation::AddUnschedulable(uid, by) => {
             let by = by.map(|at| PLUGINS[at]).into_iter().collect();
-            queue.back(&Fake, &uid.to_string(), by, Rejectors::new(), *now);
+            queue.add_unschedulable(&Fake, &uid.to_string(), by, Rejectors::new(), *now);
         }
-        QueueOperation::Happened(at) => queue.happened(&Fake, &vec![PLUGINS[*at]], *now),
-        QueueOperation::Released(uid, at_once) => queue.released(&uid.to_string(), *at_once, *now),
+        QueueOperation::MoveAll(at) => {
+            queue.move_all_to_active_or_backoff(&Fake, &vec![PLUGINS[*at]], *now)
+        }
+        QueueOperation::Release(uid, at_once) => queue.release(&uid.to_string(), *at_once, *now),
         QueueOperation::Flush => queue.flush(*now),
         QueueOperation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
     }
@@ -156,7 +159,8 @@ proptest! {
             run(&mut queue, operation, &mut now);
             check(&queue);
             let may_go = matches!(operation,
-                QueueOperation::Remove(_) | QueueOperation::Done(_) | QueueOperation::Back(..));
+                QueueOperation::Remove(_) | QueueOperation::Done(_)
+                    | QueueOperation::AddUnschedulable(..));
             prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
         }
         // Pods in flight come back; then every pod that is not gated is popped without any event.
@@ -164,7 +168,7 @@ proptest! {
         let flying = queue.pods.iter().filter(|(_, waiting)| away(waiting));
         let flying: Vec<Uid> = flying.map(|(uid, _)| uid.clone()).collect();
         for uid in flying {
-            queue.back(&Fake, &uid, [PLUGINS[0]].into(), Rejectors::new(), now);
+            queue.add_unschedulable(&Fake, &uid, [PLUGINS[0]].into(), Rejectors::new(), now);
         }
         while let Some(due) = queue.next_flush() {
             prop_assert!(due > Duration::ZERO);

@@ -128,10 +128,10 @@ mod tests {
             let mut queue = queue_after_setback(Settings { backoff, ..Settings::default() });
             for seconds in 1..=6 {
                 let now = at(seconds);
-                queue.happened(&Fake, &vec![Plugin::NodeResourcesFit], now);
-                queue.released("a", true, now);
+                queue.move_all_to_active_or_backoff(&Fake, &vec![Plugin::NodeResourcesFit], now);
+                queue.release("a", true, now);
                 queue.update(&Fake, "a", pod(0, false), vec![Plugin::NodeResourcesFit], now);
-                queue.later("a", now);
+                queue.activate_after_backoff("a", now);
                 queue.flush(now);
                 assert!(queue.pop(now).is_none(), "at {seconds} s with {backoff:?}");
                 assert!(queue.pop_this("a", now).is_none(), "at {seconds} s");
@@ -162,7 +162,7 @@ mod tests {
         queue.flush(at(18));
         assert!(queue.pop(at(18)).is_some());
         let by: Rejectors = [Plugin::NodeResourcesFit].into();
-        queue.back(&Fake, "a", by, Rejectors::new(), at(18));
+        queue.add_unschedulable(&Fake, "a", by, Rejectors::new(), at(18));
         assert_eq!(queue.setback("a"), Setback::default());
     }
 

@@ -91,7 +91,7 @@ fn rejected(by: Plugin) -> Queue<TestPod, Helps> {
 fn reject(queue: &mut Queue<TestPod, Helps>, by: Plugin) {
     queue.add("p", pod(0, false), at(0));
     assert_eq!(popped(queue, at(10)).as_deref(), Some("p"));
-    queue.back(&Fake, "p", [by].into(), Rejectors::new(), at(10));
+    queue.add_unschedulable(&Fake, "p", [by].into(), Rejectors::new(), at(10));
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn pod_with_zero_stay_limit_waits_for_the_unschedulable_flush() {
 fn rejected_pod_waits_for_an_event_that_may_help() {
     let mut queue = rejected(FIT);
     assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
-    queue.happened(&Fake, &vec![TAINTS], at(11));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![TAINTS], at(11));
     assert_eq!(place(&queue, "p"), QueuePlace::Unschedulable);
     // The backoff is one second; until then the pod waits, unless no pod is active.
-    queue.happened(&Fake, &vec![FIT], at(11));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(11));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     queue.add("other", pod(-5, false), at(11));
     assert_eq!(popped(&mut queue, at(11)).as_deref(), Some("other"));
@@ -146,14 +146,14 @@ fn rejected_pod_waits_for_an_event_that_may_help() {
     assert_eq!(queue.get("p").expect("in flight").attempts, 2);
 
     let mut queue = rejected(FIT);
-    queue.happened(&Fake, &vec![FIT], at(13));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(13));
     assert_eq!(place(&queue, "p"), QueuePlace::Active, "its backoff is over");
 }
 
 #[test]
 fn a_backoff_ends_with_its_window() {
     let mut queue = rejected(FIT);
-    queue.happened(&Fake, &vec![FIT], at(10));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(10));
     assert_eq!(queue.next_flush(), Some(at(12)));
     queue.flush(Duration::from_millis(11_999));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
@@ -166,21 +166,21 @@ fn a_backoff_ends_with_its_window() {
 fn events_during_the_attempt_of_a_pod_are_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
-    queue.happened(&Fake, &vec![FIT], at(0));
-    assert_eq!(queue.kept_events(), 0, "no pod is in flight");
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(0));
+    assert_eq!(queue.in_flight_event_count(), 0, "no pod is in flight");
     popped(&mut queue, at(1));
-    queue.happened(&Fake, &vec![TAINTS], at(1));
-    queue.happened(&Fake, &vec![FIT], at(1));
-    assert_eq!(queue.kept_events(), 2);
+    queue.move_all_to_active_or_backoff(&Fake, &vec![TAINTS], at(1));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(1));
+    assert_eq!(queue.in_flight_event_count(), 2);
     queue.add("q", pod(0, false), at(1));
     popped(&mut queue, at(1));
     // The event helps the pod that was popped before it, and not the pod that was popped after it.
-    queue.back(&Fake, "q", [FIT].into(), Rejectors::new(), at(2));
+    queue.add_unschedulable(&Fake, "q", [FIT].into(), Rejectors::new(), at(2));
     assert_eq!(place(&queue, "q"), QueuePlace::Unschedulable);
-    assert_eq!(queue.kept_events(), 2, "the other one is to see them");
-    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(2));
+    assert_eq!(queue.in_flight_event_count(), 2, "the other one is to see them");
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), at(2));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
-    assert_eq!(queue.kept_events(), 0);
+    assert_eq!(queue.in_flight_event_count(), 0);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn update_of_a_pod_during_its_attempt_is_not_missed() {
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
     queue.update(&Fake, "p", pod(0, false), vec![FIT], at(1));
-    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(1));
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), at(1));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
 }
 
@@ -198,42 +198,42 @@ fn pod_pending_on_a_plugin_skips_backoff_when_the_event_arrives() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
-    queue.back(&Fake, "p", [FIT].into(), [TAINTS].into(), at(1));
-    queue.happened(&Fake, &vec![TAINTS], at(1));
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), [TAINTS].into(), at(1));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![TAINTS], at(1));
     assert_eq!(place(&queue, "p"), QueuePlace::Active);
 }
 
 #[test]
 fn pod_released_at_once_skips_its_backoff() {
     let mut queue = rejected(FIT);
-    queue.happened(&Fake, &vec![FIT], at(10));
-    queue.released("p", false, at(10));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(10));
+    queue.release("p", false, at(10));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
-    queue.released("p", true, at(10));
+    queue.release("p", true, at(10));
     assert_eq!(place(&queue, "p"), QueuePlace::Active);
     assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
-    queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(10));
+    queue.add_unschedulable(&Fake, "p", Rejectors::new(), Rejectors::new(), at(10));
     assert_eq!(place(&queue, "p"), QueuePlace::ErrorBackoff);
-    queue.released("p", true, at(10));
+    queue.release("p", true, at(10));
     assert_eq!(place(&queue, "p"), QueuePlace::Active);
 }
 
 #[test]
 fn pod_released_during_its_attempt_is_retried() {
     let mut queue = rejected(FIT);
-    queue.released("p", true, at(10));
+    queue.release("p", true, at(10));
     for (is_wanted, expected) in [(true, QueuePlace::Backoff), (false, QueuePlace::Unschedulable)] {
         assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
-        queue.released("p", is_wanted, at(10));
+        queue.release("p", is_wanted, at(10));
         assert_eq!(place(&queue, "p"), QueuePlace::InFlight);
-        queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(10));
+        queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), at(10));
         assert_eq!(place(&queue, "p"), expected);
     }
-    queue.later("p", at(10));
+    queue.activate_after_backoff("p", at(10));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
     assert_eq!(popped(&mut queue, at(30)).as_deref(), Some("p"));
-    queue.later("p", at(30));
-    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(30));
+    queue.activate_after_backoff("p", at(30));
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), at(30));
     assert_eq!(place(&queue, "p"), QueuePlace::Backoff);
 }
 
@@ -243,7 +243,7 @@ fn pod_with_an_error_waits_out_a_growing_backoff_and_is_retried() {
     queue.add("p", pod(0, false), at(0));
     for (now, waits) in [(10, 1), (20, 2), (30, 4)] {
         assert_eq!(popped(&mut queue, at(now)).as_deref(), Some("p"));
-        queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(now));
+        queue.add_unschedulable(&Fake, "p", Rejectors::new(), Rejectors::new(), at(now));
         assert_eq!(place(&queue, "p"), QueuePlace::ErrorBackoff);
         assert_eq!(popped(&mut queue, at(now)), None, "it waits though nothing else is to be done");
         assert_eq!(queue.next_flush(), Some(at(now + waits + 1)));
@@ -251,8 +251,8 @@ fn pod_with_an_error_waits_out_a_growing_backoff_and_is_retried() {
     }
     // A rejection ends a series of errors.
     popped(&mut queue, at(50));
-    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(50));
-    queue.happened(&Fake, &vec![FIT], at(50));
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), at(50));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(50));
     assert_eq!(queue.next_flush(), Some(at(52)));
 }
 
@@ -261,7 +261,7 @@ fn gated_pod_is_not_popped_until_its_gates_are_removed() {
     let mut queue = queue();
     queue.add("p", pod(0, true), at(0));
     assert_eq!((place(&queue, "p"), popped(&mut queue, at(1))), (QueuePlace::Gated, None));
-    queue.happened(&Fake, &vec![FIT], at(1));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(1));
     queue.update(&Fake, "p", pod(0, true), vec![Plugin::SchedulingGates], at(1));
     assert_eq!(place(&queue, "p"), QueuePlace::Gated, "one of two gates is gone");
     queue.flush(at(10_000));
@@ -280,7 +280,7 @@ fn pod_unschedulable_for_too_long_is_flushed_without_an_event() {
     assert_eq!(place(&queue, "p"), QueuePlace::Active);
     assert!(queue.get("p").expect("it waits").flushed);
     popped(&mut queue, due);
-    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), due);
+    queue.add_unschedulable(&Fake, "p", [FIT].into(), Rejectors::new(), due);
     assert!(!queue.get("p").expect("it waits").flushed);
 }
 
@@ -296,23 +296,23 @@ fn removed_pod_does_not_return_to_the_queue() {
     assert_eq!(popped(&mut queue, at(1)).as_deref(), Some("flies"));
     assert_eq!(popped(&mut queue, at(1)).as_deref(), Some("bound"));
     queue.remove("flies");
-    queue.happened(&Fake, &vec![FIT], at(1));
-    queue.back(&Fake, "flies", [FIT].into(), Rejectors::new(), at(1));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(1));
+    queue.add_unschedulable(&Fake, "flies", [FIT].into(), Rejectors::new(), at(1));
     queue.done("bound");
     assert!(queue.get("flies").is_none() && queue.get("bound").is_none());
-    assert_eq!((queue.kept_events(), popped(&mut queue, at(100))), (0, None));
+    assert_eq!((queue.in_flight_event_count(), popped(&mut queue, at(100))), (0, None));
 }
 
 #[test]
 fn moves_are_counted_under_upstream_names_and_rejections_by_plugin() {
     let mut queue = rejected(FIT);
     assert_eq!(queue.rejected()[&(FIT, 0)], 1);
-    queue.happened(&Fake, &vec![FIT], at(11));
+    queue.move_all_to_active_or_backoff(&Fake, &vec![FIT], at(11));
     queue.flush(at(13));
     assert_eq!(queue.rejected()[&(FIT, 0)], 1, "until it is decided again");
     popped(&mut queue, at(13)).expect("it waits");
     assert_eq!(queue.rejected()[&(FIT, 0)], 0);
-    queue.back(&Fake, "p", [TAINTS].into(), Rejectors::new(), at(13));
+    queue.add_unschedulable(&Fake, "p", [TAINTS].into(), Rejectors::new(), at(13));
     queue.flush(at(1000));
     let moved: Vec<(Moved, u64)> = queue.take_moved().into_iter().collect();
     let expected = [

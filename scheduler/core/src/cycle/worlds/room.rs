@@ -72,7 +72,7 @@ impl SchedulerWorld {
         commands: &[Command],
     ) -> Option<GroupPreemption> {
         let refused = commands.iter().filter_map(|command| match command {
-            Command::Tell(Note { reason: "FailedScheduling", about, .. }) => Some(about),
+            Command::RecordEvent(Note { reason: "FailedScheduling", about, .. }) => Some(about),
             _ => None,
         });
         let queued = |pod: &PodRef| {
@@ -137,7 +137,7 @@ fn assert_needed(scheduler: &mut Scheduler, room: &GroupPreemption, commands: &[
     let fits = makes_it_fit(scheduler, room, &leaving);
     assert!(fits, "{:?} fits not: {:?}", room.preemptor, room.victims);
     let is_in_memory = |command: &Command| match command {
-        Command::Tell(note) => note.note.ends_with("(in kube-scheduler memory)."),
+        Command::RecordEvent(note) => note.note.ends_with("(in kube-scheduler memory)."),
         _ => false,
     };
     // Devices of these pods are free already, which the dry run did not know.
