@@ -195,19 +195,19 @@ impl Lookout {
     /// The disks of images and writable layers; the last known ones while the runtime does not
     /// answer.
     async fn runtime_disks(&mut self) -> RuntimeDisks {
-        if let Some((asked, disks)) = &self.disks
-            && asked.elapsed() < DISKS_EVERY
+        if let Some((read_at, disks)) = &self.disks
+            && read_at.elapsed() < DISKS_EVERY
         {
             return disks.clone();
         }
-        let asked = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
-        let told = tokio::time::timeout(READ_MAX, asked).await;
+        let request = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
+        let response = tokio::time::timeout(READ_MAX, request).await;
         let first = |all: Vec<v1::FilesystemUsage>| {
             all.into_iter().next().and_then(|fs| fs.fs_id).map(|id| PathBuf::from(id.mountpoint))
         };
-        if let Ok(Ok(told)) = told {
+        if let Ok(Ok(response)) = response {
             let (images, layers) =
-                (first(told.image_filesystems), first(told.container_filesystems));
+                (first(response.image_filesystems), first(response.container_filesystems));
             self.disks = Some((Instant::now(), RuntimeDisks { images, layers }));
         }
         self.disks.as_ref().map(|(_, disks)| disks.clone()).unwrap_or_default()

@@ -126,25 +126,25 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         options.pod.is_some() || !options.changes.drain.is_empty(),
         "nothing to place: give --pod FILE, or --drain NODE"
     );
-    let mut asked = match &options.pod {
-        Some(path) => asked_pods(path)?,
+    let mut requested = match &options.pod {
+        Some(path) => requested_pods(path)?,
         None => Dump::default(),
     };
-    let all = options.replicas.saturating_mul(asked.pods.len());
+    let all = options.replicas.saturating_mul(requested.pods.len());
     ensure!(options.pod.is_none() || all > 0, "--replicas is 0: nothing to place");
     ensure!(all <= PODS_MAX, "--replicas: these are {all} pods; give at most {PODS_MAX}");
-    let profile = profile_for(&options.at, &asked.pods)?;
+    let profile = profile_for(&options.at, &requested.pods)?;
     let mut dump = Dump::default();
     on_cluster(&options.at, async |client| {
         list_all(&client, |watch_event| keep(&mut dump, watch_event)).await?;
         match options.pod {
-            Some(_) => follow_admission(&client, &mut dump, &mut asked).await,
+            Some(_) => follow_admission(&client, &mut dump, &mut requested).await,
             None => Ok(()),
         }
     })?;
-    dump.assumed.append(std::mem::take(&mut asked.assumed));
+    dump.assumed.append(std::mem::take(&mut requested.assumed));
     for at in 1..=options.replicas {
-        for (pod, source) in asked.pods.iter().zip(&asked.pod_sources) {
+        for (pod, source) in requested.pods.iter().zip(&requested.pod_sources) {
             dump.pods.push(copy(pod, at, options.replicas));
             dump.pod_sources.push(ObjectOrigin { is_stored: false, ..source.clone() });
         }
@@ -161,16 +161,20 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
 
 /// Lists what admission reads, and sets the priorities of the pods: the priority of a pod must
 /// match its class, unless these credentials may not list the classes.
-async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Dump) -> Result<()> {
+async fn follow_admission(
+    client: &kube::Client,
+    dump: &mut Dump,
+    requested: &mut Dump,
+) -> Result<()> {
     let own = "pods have the priority that they say themselves";
     let classes = list_allowed::<PriorityClass>(client, "PriorityClasses", own).await?;
     let is_known = classes.is_some();
     for class in classes.into_iter().flatten() {
         dump.priority_classes.insert(object_name("PriorityClass", &class.metadata), class);
     }
-    dump.priority_classes.append(&mut asked.priority_classes);
+    dump.priority_classes.append(&mut requested.priority_classes);
     let classes: Vec<_> = dump.priority_classes.values().cloned().collect();
-    for (pod, source) in asked.pods.iter_mut().zip(&asked.pod_sources) {
+    for (pod, source) in requested.pods.iter_mut().zip(&requested.pod_sources) {
         let given = if is_known { priority::admit_new } else { priority::admit };
         given(&classes, pod).map_err(|(field, problem)| {
             let (place, pod) = (&source.place, key_of(pod));
@@ -182,10 +186,10 @@ async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Du
     for range in ranges.into_iter().flatten() {
         dump.limit_ranges.insert(object_name("LimitRange", &range.metadata), range);
     }
-    dump.limit_ranges.append(&mut asked.limit_ranges);
+    dump.limit_ranges.append(&mut requested.limit_ranges);
     let has_class =
         |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.runtime_class_name.is_some());
-    if asked.pods.iter().any(has_class) {
+    if requested.pods.iter().any(has_class) {
         let own = "pods have no overhead of RuntimeClasses";
         let classes = list_allowed::<RuntimeClass>(client, "RuntimeClasses", own).await?;
         dump.has_all_runtime_classes = classes.is_some();
@@ -193,25 +197,25 @@ async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Du
             dump.runtime_classes.insert(object_name("RuntimeClass", &class.metadata), class);
         }
     }
-    dump.runtime_classes.append(&mut asked.runtime_classes);
+    dump.runtime_classes.append(&mut requested.runtime_classes);
     Ok(())
 }
 
 /// Reads the pods to place from a file.
-fn asked_pods(path: &Path) -> Result<Dump> {
+fn requested_pods(path: &Path) -> Result<Dump> {
     let shown = path.display().to_string();
     let bytes = simulate::read("--pod", path)?;
-    let mut asked = Dump::default();
-    load::load(&shown, &bytes, &mut asked)?;
+    let mut requested = Dump::default();
+    load::load(&shown, &bytes, &mut requested)?;
     ensure!(
-        !asked.pods.is_empty(),
+        !requested.pods.is_empty(),
         "{shown}: holds no Pod: of a Deployment or Job give a pod of its template"
     );
-    if let Some(at) = asked.pods.iter().position(has_claims) {
-        let (pod, place) = (key_of(&asked.pods[at]), &asked.pod_sources[at].place);
+    if let Some(at) = requested.pods.iter().position(has_claims) {
+        let (pod, place) = (key_of(&requested.pods[at]), &requested.pod_sources[at].place);
         anyhow::bail!("{place}: {}", SimulationError::HasClaims(pod.as_str().to_owned()));
     }
-    Ok(asked)
+    Ok(requested)
 }
 
 /// Returns the profile of these pods' scheduler name; the first profile if they have none.
@@ -324,7 +328,7 @@ struct Hears(WatchedKind, mpsc::UnboundedSender<Fails>);
 struct Fails {
     kind: WatchedKind,
     is_final: bool,
-    said: String,
+    message: String,
 }
 
 impl InformerObserver for Hears {
@@ -332,7 +336,7 @@ impl InformerObserver for Hears {
         use InformerError::{Busy, Expired, TooLarge};
         let is_final = !matches!(error, Busy(_) | Expired(_) | TooLarge(_));
         // The receiver is closed only when the command is about to end.
-        let _ = self.1.send(Fails { kind: self.0, is_final, said: cannot_list(name, error) });
+        let _ = self.1.send(Fails { kind: self.0, is_final, message: cannot_list(name, error) });
     }
 }
 
@@ -362,9 +366,9 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(WatchEvent)) -> Re
                 }
                 Some(one) = failed.recv() => {
                     if missing.contains(&one.kind) && one.is_final {
-                        return Err(anyhow::Error::msg(one.said));
+                        return Err(anyhow::Error::msg(one.message));
                     }
-                    last = Some(one.said);
+                    last = Some(one.message);
                 }
             }
         }
@@ -382,20 +386,20 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(WatchEvent)) -> Re
 
 /// Returns the server's message, or the reason it cannot be reached, with a remedy.
 fn cannot_list(name: &str, error: &InformerError) -> String {
-    let said = error.to_string();
-    let said = said.strip_prefix("ServiceError: ").unwrap_or(&said);
+    let message = error.to_string();
+    let message = message.strip_prefix("ServiceError: ").unwrap_or(&message);
     let remedy = match error {
-        InformerError::Unreachable(_) if said.contains("refused") => {
+        InformerError::Unreachable(_) if message.contains("refused") => {
             "is this the address of the API server, and does it run?"
         }
         InformerError::NotFound(_) => "the API server has to serve this kind (--runtime-config)",
-        _ if said.contains("orbidden") => {
+        _ if message.contains("orbidden") => {
             "give credentials that may list what the ClusterRole system:kube-scheduler lists"
         }
-        _ if said.contains("nauthorized") => "check the credentials in the kubeconfig",
+        _ if message.contains("nauthorized") => "check the credentials in the kubeconfig",
         _ => "check the kubeconfig and the API server",
     };
-    format!("cannot list {name}: {said}; {remedy}")
+    format!("cannot list {name}: {message}; {remedy}")
 }
 
 /// Lists all objects of a kind; returns `None`, and warns on standard error, if these credentials

@@ -34,19 +34,19 @@ const MAIN_WAIT: Duration = Duration::from_secs(3);
 
 /// The command socket's routes.
 pub(super) fn routes(parts: Arc<ServerParts>) -> Service {
-    Arc::new(move |asked| {
+    Arc::new(move |request| {
         let parts = Arc::clone(&parts);
-        Box::pin(async move { route(&parts, &asked).await })
+        Box::pin(async move { route(&parts, &request).await })
     })
 }
 
-async fn route(parts: &ServerParts, asked: &RouteRequest) -> HttpAnswer {
+async fn route(parts: &ServerParts, request: &RouteRequest) -> HttpAnswer {
     let snapshot = parts.views.load();
-    let pod = parameter(&asked.query, "pod");
-    if asked.is_post != (asked.path == "/retry") {
+    let pod = parameter(&request.query, "pod");
+    if request.is_post != (request.path == "/retry") {
         return HttpAnswer::not_allowed();
     }
-    match asked.path.as_str() {
+    match request.path.as_str() {
         "/pods" => pods(parts, &snapshot),
         "/dump" => versioned(dump::dump(parts, &snapshot, &calls(parts, &snapshot))),
         "/timeline" => timeline_of(parts, &snapshot, &pod),
@@ -140,18 +140,18 @@ fn explained(parts: &ServerParts, snapshot: &Snapshot, view: &PodView) -> HttpAn
     versioned(answers::explained(view, &explanation))
 }
 
-fn timeline_of(parts: &ServerParts, snapshot: &Snapshot, asked: &str) -> HttpAnswer {
-    match select(snapshot, asked) {
+fn timeline_of(parts: &ServerParts, snapshot: &Snapshot, pod: &str) -> HttpAnswer {
+    match select(snapshot, pod) {
         Ok(view) => {
             let entries = parts.recorder.entries(&pod_uid(view));
             versioned(answers::timeline(&full(view), uid(view), &entries))
         }
         Err(miss) => {
             // A pod that is gone is still remembered by its uid.
-            let entries = parts.recorder.entries(&PodUid::from(asked));
+            let entries = parts.recorder.entries(&PodUid::from(pod));
             match entries.is_empty() {
-                true => refusal(parts, snapshot, asked, &miss),
-                false => versioned(answers::timeline("", asked, &entries)),
+                true => refusal(parts, snapshot, pod, &miss),
+                false => versioned(answers::timeline("", pod, &entries)),
             }
         }
     }
@@ -186,7 +186,7 @@ async fn of_main<T>(
         answered.await.ok()
     };
     Err(match tokio::time::timeout(MAIN_WAIT, asking).await {
-        Ok(Some(Some(told))) => return Ok(told),
+        Ok(Some(Some(reply))) => return Ok(reply),
         Ok(Some(None)) => HttpAnswer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
         Ok(None) => HttpAnswer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
@@ -254,18 +254,17 @@ fn pod_uid(view: &PodView) -> PodUid {
     view.observed.uid.clone()
 }
 
-fn refusal(parts: &ServerParts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> HttpAnswer {
+fn refusal(parts: &ServerParts, snapshot: &Snapshot, pod: &str, miss: &Miss) -> HttpAnswer {
     match miss {
         Miss::Ambiguous(pods) => HttpAnswer::refusal(
             409,
-            &format!("several pods may be meant by {asked}; say which"),
+            &format!("several pods may be meant by {pod}; say which"),
             pods,
         ),
         Miss::Unknown(near) => {
             let mut more: Vec<String> =
                 near.iter().map(|name| format!("did you mean {name}?")).collect();
-            let going =
-                snapshot.orphans.iter().filter(|o| o.name == asked || o.uid.as_str() == asked);
+            let going = snapshot.orphans.iter().filter(|o| o.name == pod || o.uid.as_str() == pod);
             more.extend(going.map(|o| {
                 format!(
                     "pod {}/{} (uid {}) is no longer wanted and is being removed",
@@ -285,15 +284,15 @@ fn refusal(parts: &ServerParts, snapshot: &Snapshot, asked: &str, miss: &Miss) -
                  of a time when it was there"
                     .to_owned(),
             );
-            HttpAnswer::refusal(404, &format!("this node has no pod {asked}"), &more)
+            HttpAnswer::refusal(404, &format!("this node has no pod {pod}"), &more)
         }
     }
 }
 
 /// The answer for a pod that is not known.
-fn unknown(asked: &str, near: &[String]) -> HttpAnswer {
+fn unknown(pod: &str, near: &[String]) -> HttpAnswer {
     let meant = near.first().map(|name| format!("; did you mean {name}?")).unwrap_or_default();
-    HttpAnswer::refusal(404, &format!("this node has no pod {asked}{meant}"), &[])
+    HttpAnswer::refusal(404, &format!("this node has no pod {pod}{meant}"), &[])
 }
 
 /// The value of a query parameter, decoded; empty when it is absent.

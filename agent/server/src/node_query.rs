@@ -44,17 +44,17 @@ impl NodeQuery {
     /// Parses the parameters; `None` when there is none of a query.
     pub(super) fn parse(query: &Query) -> Result<Option<Self>, HttpAnswer> {
         let mut errors = Vec::new();
-        let mut asked = Self::default();
+        let mut parsed = Self::default();
         let named: Vec<&str> = query.all("query").collect();
         for name in &named {
             // A name with a path separator is a file.
             if name.contains(['/', '\\']) {
-                asked.files.push((*name).to_owned());
+                parsed.files.push((*name).to_owned());
             } else if !name.trim().is_empty() {
-                asked.services.push((*name).to_owned());
+                parsed.services.push((*name).to_owned());
             }
         }
-        if !named.is_empty() && asked.files.is_empty() && asked.services.is_empty() {
+        if !named.is_empty() && parsed.files.is_empty() && parsed.services.is_empty() {
             errors.push(invalid("query", &json(&named), "may not be empty"));
         }
         let value = |name| query.first(name).filter(|value| !value.is_empty());
@@ -66,7 +66,7 @@ impl NodeQuery {
             }
             time
         };
-        (asked.since, asked.until) = (time("sinceTime"), time("untilTime"));
+        (parsed.since, parsed.until) = (time("sinceTime"), time("untilTime"));
         let mut number = |name| {
             let given = value(name)?;
             let number = given.parse::<i64>();
@@ -76,12 +76,12 @@ impl NodeQuery {
             }
             number.ok()
         };
-        (asked.boot, asked.lines) = (number("boot"), number("tailLines"));
-        asked.pattern = value("pattern").unwrap_or_default().to_owned();
+        (parsed.boot, parsed.lines) = (number("boot"), number("tailLines"));
+        parsed.pattern = value("pattern").unwrap_or_default().to_owned();
         match errors.is_empty() {
             false => Err(refusal(400, &errors)),
-            true if asked == Self::default() => Ok(None),
-            true => Ok(Some(asked)),
+            true if parsed == Self::default() => Ok(None),
+            true => Ok(Some(parsed)),
         }
     }
 

@@ -21,8 +21,8 @@ use crate::{HealthState, ServerParts, route};
 
 /// The health check's routes.
 pub(super) fn healthz(parts: Arc<ServerParts>) -> Service {
-    service(parts, |parts, asked| {
-        health(&parts.health, asked).unwrap_or_else(HttpAnswer::not_found)
+    service(parts, |parts, request| {
+        health(&parts.health, request).unwrap_or_else(HttpAnswer::not_found)
     })
 }
 
@@ -34,21 +34,21 @@ pub(super) fn read_only(parts: Arc<ServerParts>, stats: Option<Arc<NodeStats>>) 
         ..KubeletConfiguration::default()
     };
     let (config, pages) = (Arc::new(config), Arc::new(Renderings::default()));
-    Arc::new(move |asked| {
+    Arc::new(move |request| {
         let (parts, stats, config) = (Arc::clone(&parts), stats.clone(), Arc::clone(&config));
         let pages = Arc::clone(&pages);
         Box::pin(async move {
-            let _under_way = parts.metrics.http_request("readonly", "GET", &asked.path);
-            let Some(path) = decode_path(&asked.path) else {
+            let _under_way = parts.metrics.http_request("readonly", "GET", &request.path);
+            let Some(path) = decode_path(&request.path) else {
                 return HttpAnswer::text(400, "400 Bad Request: the path cannot be decoded\n");
             };
             match route::find(&Method::GET, &path, &config) {
-                Ok(found) => open_page(&parts, stats.as_deref(), &pages, found.kind, &asked)
+                Ok(found) => open_page(&parts, stats.as_deref(), &pages, found.kind, &request)
                     .await
                     .unwrap_or_else(HttpAnswer::not_found),
                 Err(NoRoute::NotFound) => HttpAnswer::not_found(),
                 Err(NoRoute::Method) => HttpAnswer::not_allowed(),
-                Err(NoRoute::Off(said)) => HttpAnswer::text(405, format!("{said}\n")),
+                Err(NoRoute::Off(message)) => HttpAnswer::text(405, format!("{message}\n")),
             }
         })
     })
@@ -61,7 +61,7 @@ pub(super) async fn open_page(
     stats: Option<&NodeStats>,
     pages: &Renderings,
     kind: RouteKind,
-    asked: &RouteRequest,
+    request: &RouteRequest,
 ) -> Option<HttpAnswer> {
     let is_zipped = matches!(
         kind,
@@ -72,10 +72,10 @@ pub(super) async fn open_page(
             | RouteKind::MetricsCadvisor
     );
     let short = kind == RouteKind::Summary
-        && Query::parse(&asked.query).first("only_cpu_and_memory") == Some("true");
-    let key = PageKey { kind, short, gzip: is_zipped && asked.takes_gzip };
+        && Query::parse(&request.query).first("only_cpu_and_memory") == Some("true");
+    let key = PageKey { kind, short, gzip: is_zipped && request.takes_gzip };
     match kind {
-        RouteKind::Healthz => health(&parts.health, asked),
+        RouteKind::Healthz => health(&parts.health, request),
         RouteKind::Pods => {
             let snapshot = parts.views.load();
             let list = async { Some(HttpAnswer::json_bytes(pages.pods.pods(&snapshot))) };
@@ -116,8 +116,8 @@ fn service(
     parts: Arc<ServerParts>,
     route: fn(&ServerParts, &RouteRequest) -> HttpAnswer,
 ) -> Service {
-    Arc::new(move |asked| {
-        let answer = route(&parts, &asked);
+    Arc::new(move |request| {
+        let answer = route(&parts, &request);
         Box::pin(std::future::ready(answer))
     })
 }
@@ -135,8 +135,8 @@ fn metrics(parts: &ServerParts) -> String {
 }
 
 /// Answers a path below `/healthz`.
-pub(super) fn health(health: &HealthState, asked: &RouteRequest) -> Option<HttpAnswer> {
-    health.checks().answer(&asked.path, &Query::parse(&asked.query))
+pub(super) fn health(health: &HealthState, request: &RouteRequest) -> Option<HttpAnswer> {
+    health.checks().answer(&request.path, &Query::parse(&request.query))
 }
 
 #[cfg(test)]
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn unknown_paths_are_not_health_checks() {
-        let asked = RouteRequest { path: "/healthz/other".to_owned(), ..RouteRequest::default() };
+        let request = RouteRequest { path: "/healthz/other".to_owned(), ..RouteRequest::default() };
         let healthy = HealthState::new(std::time::Duration::from_secs(60));
-        assert_eq!(health(&healthy, &asked), None);
+        assert_eq!(health(&healthy, &request), None);
     }
 }

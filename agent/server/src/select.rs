@@ -22,24 +22,24 @@ pub(super) enum Miss {
     Unknown(Vec<String>),
 }
 
-/// The pod that `asked` names.
-pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodView, Miss> {
-    if let Some(view) = snapshot.pods.get(asked) {
+/// The pod that `query` names.
+pub(super) fn select<'a>(snapshot: &'a Snapshot, query: &str) -> Result<&'a PodView, Miss> {
+    if let Some(view) = snapshot.pods.get(query) {
         return Ok(view);
     }
-    let named = |view: &&PodView| match asked.split_once('/') {
+    let named = |view: &&PodView| match query.split_once('/') {
         Some((namespace, name)) => {
             pod::namespace(&view.pod) == namespace && pod::name(&view.pod) == name
         }
-        None => pod::name(&view.pod) == asked,
+        None => pod::name(&view.pod) == query,
     };
     let mut found: Vec<_> = snapshot.pods.values().filter(named).collect();
-    if found.is_empty() && !asked.is_empty() {
-        found = snapshot.pods.values().filter(|view| begins(view, asked)).collect();
+    if found.is_empty() && !query.is_empty() {
+        found = snapshot.pods.values().filter(|view| begins(view, query)).collect();
     }
     match found.as_slice() {
         [one] => Ok(one),
-        [] => Err(Miss::Unknown(near(snapshot, asked))),
+        [] => Err(Miss::Unknown(near(snapshot, query))),
         several => Err(Miss::Ambiguous(
             several
                 .iter()
@@ -50,9 +50,9 @@ pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodV
     }
 }
 
-fn begins(view: &PodView, asked: &str) -> bool {
+fn begins(view: &PodView, query: &str) -> bool {
     let name = pod::name(&view.pod);
-    name.starts_with(asked) || uid(view).starts_with(asked) || full(view).starts_with(asked)
+    name.starts_with(query) || uid(view).starts_with(query) || full(view).starts_with(query)
 }
 
 /// The pod of that namespace and name; of several the one that was made last.
@@ -78,8 +78,8 @@ pub(super) fn has_container(view: &PodView, name: &str) -> bool {
     containers::find(spec, name).is_some() || ephemeral.any(|c| c.name == name)
 }
 
-fn near(snapshot: &Snapshot, asked: &str) -> Vec<String> {
-    let wanted = asked.rsplit('/').next().unwrap_or(asked);
+fn near(snapshot: &Snapshot, query: &str) -> Vec<String> {
+    let wanted = query.rsplit('/').next().unwrap_or(query);
     let similar = |name: &str| did_you_mean(wanted, [name].into_iter()).is_some();
     let near = snapshot.pods.values().filter(|v| {
         let name = pod::name(&v.pod);
@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn pods_are_found_by_uid_by_name_and_by_namespace_and_name() {
         let snapshot = snapshot();
-        for (asked, found) in [
+        for (query, found) in [
             ("2", "b/web"),
             ("a/web", "a/web"),
             ("db-node", "a/db-node"),
             ("db", "a/db-node"),
             ("b/", "b/web"),
         ] {
-            assert_eq!(select(&snapshot, asked).map(full), Ok(found.to_owned()), "{asked}");
+            assert_eq!(select(&snapshot, query).map(full), Ok(found.to_owned()), "{query}");
         }
     }
 
@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn unknown_pod_name_lists_similar_names() {
-        for asked in ["node", "dbnode", "db-nod3"] {
+        for query in ["node", "dbnode", "db-nod3"] {
             let near = Miss::Unknown(vec!["a/db-node".to_owned()]);
-            assert_eq!(select(&snapshot(), asked).map(full), Err(near), "{asked}");
+            assert_eq!(select(&snapshot(), query).map(full), Err(near), "{query}");
         }
         assert_eq!(select(&snapshot(), "c/other").map(full), Err(Miss::Unknown(Vec::new())));
     }

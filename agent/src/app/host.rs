@@ -178,21 +178,21 @@ pub(super) async fn runtime_info(
     let version = runtime_version(config, client, health).await;
     health.starting("the container runtime is there; the node is made ready".to_owned());
     let status = read_status(client).await;
-    let told = read_runtime_config(client).await?;
-    if told.is_none()
+    let runtime_config = read_runtime_config(client).await?;
+    if runtime_config.is_none()
         && let Some(info) = status.as_ref().and_then(|status| status.info.get("config"))
     {
         refuse_other_driver(config, info)?;
     }
-    Ok(RuntimeFacts::of(&version, status.as_ref(), told.as_ref()))
+    Ok(RuntimeFacts::of(&version, status.as_ref(), runtime_config.as_ref()))
 }
 
 /// The runtime's status. It is read again later, also if there is none now.
 async fn read_status(client: &Client) -> Option<v1::StatusResponse> {
     let mut tries = 1;
     loop {
-        let asked = v1::StatusRequest { verbose: true };
-        match client.call_within(asked, Some(client.deadlines().call.min(ASK_MAX))).await {
+        let request = v1::StatusRequest { verbose: true };
+        match client.call_within(request, Some(client.deadlines().call.min(ASK_MAX))).await {
             Ok(status) => return Some(status),
             // One that hangs is not waited for again.
             Err(error) if tries == ASK_TRIES || error.code == Code::DeadlineExceeded => {
@@ -211,7 +211,7 @@ async fn read_runtime_config(client: &Client) -> Result<Option<v1::RuntimeConfig
     let mut tries = 1;
     loop {
         match client.runtime_config(v1::RuntimeConfigRequest {}).await {
-            Ok(told) => return Ok(Some(told)),
+            Ok(response) => return Ok(Some(response)),
             Err(error) if error.code == Code::Unimplemented => return Ok(None),
             Err(error) if tries == ASK_TRIES => {
                 let what = "the container runtime does not say which cgroup driver it uses";

@@ -58,7 +58,7 @@ async fn lock(path: &Path) -> Result<Flock<File>> {
         Err((_, error)) => return Err(error.into()),
     };
     tracing::warn!(file = %path.display(), "--lock-file: waiting for who has it locked");
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let wait = move || {
         let mut file = file;
         let held = loop {
@@ -67,20 +67,20 @@ async fn lock(path: &Path) -> Result<Flock<File>> {
                 done => break done.map_err(|(_, error)| error),
             }
         };
-        let _ = tell.send(held);
+        let _ = sender.send(held);
     };
     thread::Builder::new().name("lock file".to_owned()).spawn(wait)?;
-    Ok(told.await??)
+    Ok(receiver.await??)
 }
 
 fn watch(path: &Path) -> Result<oneshot::Receiver<()>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     inotify.add_watch(path, AddWatchFlags::IN_OPEN | AddWatchFlags::IN_DELETE_SELF)?;
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let wait = move || {
         while matches!(inotify.read_events(), Err(Errno::EINTR)) {}
-        let _ = tell.send(());
+        let _ = sender.send(());
     };
     thread::Builder::new().name("lock contention".to_owned()).spawn(wait)?;
-    Ok(told)
+    Ok(receiver)
 }

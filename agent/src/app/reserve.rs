@@ -32,7 +32,7 @@ pub(super) async fn enforce(
     config: &Config,
     setup: &CgroupSetup,
     cgroups: Option<Rc<Cgroups>>,
-    tell: &NodeEvents,
+    emit: &NodeEvents,
 ) -> Result<()> {
     // Other log lines of the start come first.
     tokio::task::yield_now().await;
@@ -53,7 +53,7 @@ pub(super) async fn enforce(
         let limits = reserve::of_pods(config, &machine, setup);
         pintle_daemon::tasks::singleton(
             "node allocatable",
-            limit_pods(cgroups, limits, Rc::clone(tell)),
+            limit_pods(cgroups, limits, Rc::clone(emit)),
         );
     }
     let of_host = reserve::of_host(config, &machine);
@@ -64,14 +64,14 @@ pub(super) async fn enforce(
     let top = CgroupSetup { root: "/".to_owned(), ..setup.clone() };
     let cgroups = Cgroups::of(&top).context("enforceNodeAllocatable")?;
     for reserved in of_host {
-        limit_host(&cgroups, &top, &reserved, tell).await?;
+        limit_host(&cgroups, &top, &reserved, emit).await?;
     }
     Ok(())
 }
 
 /// Limits the cgroup of all pods, and again when another cgroup has taken its place: systemd forgets
 /// the limits of a stopped slice, and makes the slice again with the next pod.
-async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents) {
+async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, emit: NodeEvents) {
     let name = cgroups.all_pods().to_owned();
     let id = async || cgroups.on_disk(&name, |tree, name| tree.id(name, "memory")).await.ok();
     let mut limited = None;
@@ -81,13 +81,13 @@ async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents
                 Ok(()) => {
                     limited = id().await;
                     let message = "Updated Node Allocatable limit across pods".to_owned();
-                    tell(event(false, message));
+                    emit(event(false, message));
                 }
                 Err(error) => {
                     let error = with_causes(&error);
                     let message =
                         format!("Failed to update Node Allocatable Limits {name:?}: {error}");
-                    tell(event(true, message));
+                    emit(event(true, message));
                 }
             }
         }
@@ -99,7 +99,7 @@ async fn limit_host(
     cgroups: &Cgroups,
     top: &CgroupSetup,
     reserved: &ReservedCgroup,
-    tell: &NodeEvents,
+    emit: &NodeEvents,
 ) -> Result<()> {
     let ReservedCgroup { field, word, what, cgroup, limits } = reserved;
     let path = top.of_host(cgroup);
@@ -113,11 +113,11 @@ async fn limit_host(
     };
     if let Err(error) = limited {
         let message = format!("Failed to enforce {what} Cgroup Limits on {cgroup:?}: {error}");
-        tell(event(true, message.clone()));
+        emit(event(true, message.clone()));
         bail!(message);
     }
     let owner = if field.starts_with("system") { "system" } else { "kube" };
-    tell(event(false, format!("Updated limits on {owner} reserved cgroup {cgroup}")));
+    emit(event(false, format!("Updated limits on {owner} reserved cgroup {cgroup}")));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //!
 //! One sweep at a time, however long it takes: a volume of a dead NFS server holds up the removal
 //! of directories and nothing else, and never a second thread. A sweep that is still under way when
-//! the next one is due is counted, and logged once. Failed removals are logged through `told`.
+//! the next one is due is counted, and logged once. Failed removals are logged through `log_once`.
 //! Right before each removal the live snapshot is checked for the pod.
 
 use std::cell::{Cell, RefCell};
@@ -23,8 +23,8 @@ use pintle_agent_runtime::execute::Executor;
 use pintle_agent_server::Views;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::JobPlace;
+use pintle_daemon::log_once::{self, RepeatLine, RepeatSuppressor};
 use pintle_daemon::tasks;
-use pintle_daemon::told::{self, RepeatLine, RepeatSuppressor};
 use tokio::time::Instant;
 
 /// The period of sweeps.
@@ -66,7 +66,7 @@ pub(super) struct Sweeper {
     groups: Single,
     folders: Single,
     leftovers: Rc<RefCell<Leftovers>>,
-    said: bool,
+    is_slow_logged: bool,
 }
 
 impl Sweeper {
@@ -86,7 +86,7 @@ impl Sweeper {
             groups,
             folders,
             leftovers: Rc::default(),
-            said: false,
+            is_slow_logged: false,
         }
     }
 
@@ -109,7 +109,7 @@ impl Sweeper {
 
     fn under_way(&mut self, what: &'static str) {
         self.metrics.limit_hit("orphan sweeps");
-        if !std::mem::replace(&mut self.said, true) {
+        if !std::mem::replace(&mut self.is_slow_logged, true) {
             tracing::warn!(
                 "looking for {what} that are left over takes longer than {SWEEP_EVERY:?}; does a \
                  file system hang?"
@@ -138,7 +138,7 @@ impl Sweeper {
         let (executor, known) = (Rc::clone(&self.executor), views.clone());
         let logs = PathBuf::from(&self.executor.node.pod_logs_dir);
         let live = live_logs(pods);
-        let tell = Rc::clone(&self.executor.node_events);
+        let emit = Rc::clone(&self.executor.node_events);
         let metrics = Arc::clone(&self.metrics);
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
@@ -155,7 +155,7 @@ impl Sweeper {
             let swept = Executor::sweep_logs(&logs, is_kept, since);
             Executor::sweep_log_links(&logs, &live, since);
             let text = |error| format!("failed to read podLogsDirectory {logs:?}: {error}");
-            let logs = swept.map(|kept| told::stays("orphaned log folders", &kept));
+            let logs = swept.map(|kept| log_once::stays("orphaned log folders", &kept));
             (removed, dirs, logs.map_err(text))
         };
         let leftovers = Rc::clone(&self.leftovers);
@@ -168,14 +168,14 @@ impl Sweeper {
                 }
             };
             executor.users.swept(&removed, |uid| known.load().knows(uid));
-            let mut told = leftovers.borrow_mut();
+            let mut logged = leftovers.borrow_mut();
             let now = std::time::Instant::now();
-            let dirs = told.dirs.take(dirs, now);
+            let dirs = logged.dirs.take(dirs, now);
             let logs = match logs {
-                Ok(kept) => told.logs.take(kept, now),
+                Ok(kept) => logged.logs.take(kept, now),
                 // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
                 Err(message) => {
-                    tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
+                    emit(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
                     None
                 }
             };

@@ -5,7 +5,7 @@
 //!   tasks, blocking           supervised tasks; threads for work that a disk can delay
 //!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
-//!   told                      logs a persistent problem once, then hourly
+//!   log_once                  logs a persistent problem once, then hourly
 //!   metrics, serve            metric families, HTTP servers, their access control
 //!   program                   the process of a leader-elected component: flags, lease, port, end
 //! ```
@@ -17,6 +17,7 @@ pub mod build;
 pub mod clock;
 pub mod durable;
 pub mod files;
+pub mod log_once;
 pub mod logging;
 pub mod metrics;
 pub mod own_code;
@@ -24,5 +25,4 @@ pub mod program;
 pub mod regular_file;
 pub mod serve;
 pub mod tasks;
-pub mod told;
 pub mod twice;

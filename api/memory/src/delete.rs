@@ -131,10 +131,10 @@ fn check_preconditions(
     object: &Value,
     options: &DeleteOptions,
 ) -> Result<(), ApiError> {
-    let check = |asked: &Option<String>, stored: &str, what: &str, hint: &str| match asked {
-        Some(asked) if asked != stored => {
+    let check = |expected: &Option<String>, stored: &str, what: &str, hint: &str| match expected {
+        Some(expected) if expected != stored => {
             let why = format!(
-                "the {what} in the precondition ({asked}) does not match the {what} in record \
+                "the {what} in the precondition ({expected}) does not match the {what} in record \
                  ({stored}). The object might have been {hint}"
             );
             Err(errors::conflict(&errors::kind_name(kind), meta::name(object), &why))
@@ -165,45 +165,47 @@ fn mark_graceful(kind: Kind, object: &mut Value, options: &DeleteOptions, now: T
     if kind != kind::PODS {
         return Grace::Over;
     }
-    let asked = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let requested = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     if meta::is_deleting(object) {
-        return shorten(object, asked, now);
+        return shorten(object, requested, now);
     }
-    let grace = pod_grace(object, asked);
+    let grace = pod_grace(object, requested);
     mark(object, now + SignedDuration::from_secs(grace), grace);
     count_deletion(object);
     Grace::Marked(grace)
 }
 
-fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
+fn pod_grace(pod: &Value, requested: Option<i64>) -> i64 {
     let is_unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
     let is_finished = ["Failed", "Succeeded"].iter().any(|phase| pod["status"]["phase"] == *phase);
     if is_unscheduled || is_finished {
         return 0;
     }
     let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(0);
-    match asked.unwrap_or(own) {
+    match requested.unwrap_or(own) {
         negative if negative < 0 => 1,
         seconds => seconds,
     }
 }
 
 /// A grace that runs can only be shortened.
-fn shorten(object: &mut Value, asked: Option<i64>, now: Timestamp) -> Grace {
+fn shorten(object: &mut Value, requested: Option<i64>, now: Timestamp) -> Grace {
     let running = meta::number(object, "deletionGracePeriodSeconds").unwrap_or(0);
     if running == 0 {
         return Grace::Over;
     }
-    let Some(asked) = asked.filter(|asked| *asked < running) else { return Grace::Pending };
+    let Some(requested) = requested.filter(|requested| *requested < running) else {
+        return Grace::Pending;
+    };
     let until = meta::parse_time(meta::text(object, "deletionTimestamp")).unwrap_or(now);
-    let until = until - SignedDuration::from_secs(running) + SignedDuration::from_secs(asked);
+    let until = until - SignedDuration::from_secs(running) + SignedDuration::from_secs(requested);
     let (until, seconds) = match until < now {
-        true => (now, asked.min(1)),
-        false => (until, asked),
+        true => (now, requested.min(1)),
+        false => (until, requested),
     };
     mark(object, until, seconds);
     // The caller looks at what was asked for, not at what is left of it.
-    Grace::Marked(asked)
+    Grace::Marked(requested)
 }
 
 fn mark(object: &mut Value, until: Timestamp, seconds: i64) {

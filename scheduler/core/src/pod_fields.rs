@@ -30,8 +30,8 @@ pub fn node_name(pod: &Pod) -> Option<&str> {
 
 /// The nominated node in a pod's status.
 pub(crate) fn nominated_node(pod: &Pod) -> Option<&str> {
-    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
-    said.filter(|name| !name.is_empty())
+    let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+    nominated.filter(|name| !name.is_empty())
 }
 
 /// Returns true if the pod has ended and holds no resources.

@@ -33,7 +33,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(10);
 type Namespace = Rc<str>;
 
 /// A status to be written.
-struct Said {
+struct QueuedStatus {
     pod: Rc<KeptPod>,
     namespace: Namespace,
     condition: Option<PodCondition>,
@@ -43,7 +43,7 @@ struct Said {
 /// Statuses that wait.
 pub(super) struct StatusLane {
     client: kube::Client,
-    waiting: RefCell<HashMap<Uid, Said>>,
+    waiting: RefCell<HashMap<Uid, QueuedStatus>>,
     order: RefCell<FairQueue<Namespace, Uid>>,
     /// Pods with a status write in flight, and a notification for a binding that must wait until
     /// that write has ended.
@@ -71,8 +71,8 @@ impl StatusLane {
     ) {
         let uid: Uid = pod.uid().unwrap_or_default().into();
         let mut waiting = self.waiting.borrow_mut();
-        let said = match waiting.remove(&uid) {
-            Some(old) => Said {
+        let status = match waiting.remove(&uid) {
+            Some(old) => QueuedStatus {
                 pod,
                 namespace: old.namespace,
                 condition: condition.or(old.condition),
@@ -82,18 +82,18 @@ impl StatusLane {
                 // The pod was decided just now, so that it is still stored as an object.
                 let namespace: Namespace = key_of(&*pod.whole()).namespace().into();
                 self.order.borrow_mut().push(Rc::clone(&namespace), uid.clone());
-                Said { pod, namespace, condition, nominated }
+                QueuedStatus { pod, namespace, condition, nominated }
             }
         };
-        waiting.insert(uid, said);
+        waiting.insert(uid, status);
         self.wake.notify_one();
     }
 
     /// Drops the waiting status of a pod. A write in flight may still succeed: the returned
     /// notification fires once it has ended.
     pub(super) fn forget(&self, uid: &str) -> Option<Rc<Notify>> {
-        if let Some(said) = self.waiting.borrow_mut().remove(uid) {
-            self.order.borrow_mut().remove(&said.namespace, |waiting| &**waiting == uid);
+        if let Some(status) = self.waiting.borrow_mut().remove(uid) {
+            self.order.borrow_mut().remove(&status.namespace, |waiting| &**waiting == uid);
         }
         let mut busy = self.busy.borrow_mut();
         let ended = busy.get_mut(uid)?.get_or_insert_default();
@@ -103,11 +103,11 @@ impl StatusLane {
     /// Writes waiting statuses, forever.
     pub(super) async fn run(&self) {
         loop {
-            let Some((uid, said)) = self.take() else {
+            let Some((uid, status)) = self.take() else {
                 self.wake.notified().await;
                 continue;
             };
-            let written = tasks::caught(self.write(&uid, &said)).await;
+            let written = tasks::caught(self.write(&uid, &status)).await;
             let awaited = self.busy.borrow_mut().remove(&uid).flatten();
             if let Some(ended) = &awaited {
                 ended.notify_one();
@@ -120,7 +120,7 @@ impl StatusLane {
             });
             if let Err(error) = written {
                 let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
-                let pod = key_of(&*said.pod.whole());
+                let pod = key_of(&*status.pod.whole());
                 if gone || is_late {
                     // A bound pod needs no nomination.
                     tracing::debug!(%error, pod = pod.as_str(), "a status came too late");
@@ -135,19 +135,19 @@ impl StatusLane {
     }
 
     /// Returns the first status of the next namespace, for a pod with no write in flight.
-    fn take(&self) -> Option<(Uid, Said)> {
+    fn take(&self) -> Option<(Uid, QueuedStatus)> {
         let mut order = self.order.borrow_mut();
         let mut busy = self.busy.borrow_mut();
         let (_, uid) =
             order.pop_where(|_, uids| uids.iter().position(|uid| !busy.contains_key(uid)))?;
-        let said = self.waiting.borrow_mut().remove(&uid)?;
+        let status = self.waiting.borrow_mut().remove(&uid)?;
         busy.insert(uid.clone(), None);
-        Some((uid, said))
+        Some((uid, status))
     }
 
-    async fn write(&self, uid: &Uid, said: &Said) -> kube::Result<()> {
-        let pod = said.pod.whole();
-        let patch = patch(&pod, said.condition.as_ref(), said.nominated.as_deref());
+    async fn write(&self, uid: &Uid, status: &QueuedStatus) -> kube::Result<()> {
+        let pod = status.pod.whole();
+        let patch = patch(&pod, status.condition.as_ref(), status.nominated.as_deref());
         let is_wanted = || self.busy.borrow().get(uid).is_none_or(Option::is_none);
         let path = path_of(&key_of(&*pod)) + "/status";
         send_while(&self.client, &path, &patch, is_wanted).await

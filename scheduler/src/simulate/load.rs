@@ -207,9 +207,9 @@ impl<'a> Loader<'a, '_, '_> {
         }
         let own = head.kind.as_deref();
         if own == Some("Status") && kind.is_none() {
-            let said = head.message.as_deref().unwrap_or("without a message");
+            let message = head.message.as_deref().unwrap_or("without a message");
             let problem =
-                format!("is an error of the API server, {:?}: the dump was cut", cut(said));
+                format!("is an error of the API server, {:?}: the dump was cut", cut(message));
             return Err(self.error(at, "Status".into(), String::new(), problem));
         }
         let is_list = own.is_some_and(|k| k.ends_with("List"));
@@ -254,13 +254,14 @@ impl<'a> Loader<'a, '_, '_> {
             "BOOKMARK" => Ok(()),
             "ERROR" => {
                 let status: NamedObject = serde_json::from_str(object.get()).unwrap_or_default();
-                let said = status.message.unwrap_or_else(|| "without a message".to_owned());
-                let said = format!("{}: the watch ended in an error, {:?}", self.file, cut(&said));
+                let message = status.message.unwrap_or_else(|| "without a message".to_owned());
+                let problem =
+                    format!("{}: the watch ended in an error, {:?}", self.file, cut(&message));
                 self.found
                     .dump
                     .omitted
                     .incomplete
-                    .push(format!("{said}: later changes are missing"));
+                    .push(format!("{problem}: later changes are missing"));
                 Ok(())
             }
             _ => {
@@ -278,8 +279,8 @@ impl<'a> Loader<'a, '_, '_> {
             metadata.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
         if meta.token.is_some_and(|token| !token.is_empty()) {
             let place = self.place(at);
-            let said = "this list is cut: it has a continue token, so more objects follow it";
-            self.found.dump.omitted.incomplete.push(format!("{place}: {said}"));
+            let problem = "this list is cut: it has a continue token, so more objects follow it";
+            self.found.dump.omitted.incomplete.push(format!("{place}: {problem}"));
         }
     }
 
@@ -381,8 +382,8 @@ impl<'a> Loader<'a, '_, '_> {
         };
         // The list may have the kind of its items, and a manifest may have 2 for "2": the types
         // accept only the form of an API server.
-        let said = error.to_string();
-        if !missing_type(&said) && !said.contains("expected Quantity") {
+        let message = error.to_string();
+        if !missing_type(&message) && !message.contains("expected Quantity") {
             return Err(self.typed(at, text, Some(kind), &error));
         }
         let mut value: Value =

@@ -185,7 +185,7 @@ impl Reporter {
     /// Retries until the Node object exists and is ours; returns the events to emit.
     async fn register(&mut self, again: bool) -> Vec<NodeEvent> {
         let mut wait = BACKOFF.0;
-        let mut said = false;
+        let mut is_logged = false;
         loop {
             let (initial, events) = status::initial(&self.facts.borrow(), clock::clocks());
             let initial = if again { cordoned(initial) } else { initial };
@@ -199,8 +199,8 @@ impl Reporter {
                     self.cluster.api_health.works(Task::Registration);
                     return events;
                 }
-                Err(error) if !said => {
-                    said = true;
+                Err(error) if !is_logged => {
+                    is_logged = true;
                     tracing::warn!(%error, "the node cannot be registered yet; trying again");
                 }
                 Err(error) => tracing::debug!(%error, "registration"),
@@ -255,21 +255,21 @@ impl Reporter {
         let (facts, changed) = (Rc::clone(&self.facts), Rc::clone(&self.changed));
         let own = self.own.clone();
         let prepared = pintle_daemon::tasks::spawn("CSINode", async move {
-            let tell = |why: Option<String>| {
+            let set_error = |why: Option<String>| {
                 let before = std::mem::replace(&mut facts.borrow_mut().storage_error, why.clone());
                 if before != why {
                     changed.notify_one();
                 }
             };
-            let mut said = false;
+            let mut is_logged = false;
             let failed = |why: String| {
-                if !std::mem::replace(&mut said, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::warn!("{why}; trying again");
                 }
-                tell(Some(why));
+                set_error(Some(why));
             };
             csi_node::prepare(client, &name, uid, own, failed).await;
-            tell(None);
+            set_error(None);
         });
         let _ = tokio::time::timeout(VOLUMES_MAX, prepared).await;
     }

@@ -1,12 +1,12 @@
 //! References from pods to objects, the known copies, and the pods to notify: pure.
 //!
 //! An entry lives while a pod refers to it. It is requested when it is opened and again for each
-//! pod that comes later: `asked` counts these, `answered` is the count at the start of the newest
-//! read that ended. A caller notes `asked` and waits until `answered` has reached it: then the
-//! object is at least as new as a read of its own. A watch keeps it up to date in between. Versions
-//! decide which of two copies is newer, and the older one is dropped. The exception is an older
-//! copy from a read that no event has overtaken: then the API server has gone back to an earlier
-//! state.
+//! pod that comes later: `requested` counts these, `answered` is the count at the start of the
+//! newest read that ended. A caller notes `requested` and waits until `answered` has reached it:
+//! then the object is at least as new as a read of its own. A watch keeps it up to date in between.
+//! Versions decide which of two copies is newer, and the older one is dropped. The exception is an
+//! older copy from a read that no event has overtaken: then the API server has gone back to an
+//! earlier state.
 //!
 //! Owner: `Objects`. Bound: `ENTRIES_MAX` objects; a pod has no more of them than it leaves to
 //! other pods, and further references are refused.
@@ -58,7 +58,7 @@ struct TableEntry {
     /// Pods that refer to it, and their use of it.
     referrers: BTreeMap<PodUid, ReferenceUse>,
     known: KnownObject,
-    asked: u64,
+    requested: u64,
     answered: u64,
     /// Changes from the watch; a read compares it to detect that it was overtaken.
     changes: u64,
@@ -101,10 +101,10 @@ impl ObjectTable {
             let entry = self.entries.entry(key.clone()).or_default();
             entry.referrers.insert(uid.clone(), usage);
             if !known {
-                entry.asked = 1;
+                entry.requested = 1;
                 orders.open.push(key.clone());
             } else if !before.contains(&key) {
-                entry.asked += 1;
+                entry.requested += 1;
                 orders.read.push(key.clone());
             }
             now.insert(key);
@@ -141,10 +141,10 @@ impl ObjectTable {
     /// refers to it. `again` asks for a new read even though one was answered before.
     pub(super) fn want(&mut self, key: &ObjectName, again: bool) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
-        if again && entry.asked == entry.answered {
-            entry.asked += 1;
+        if again && entry.requested == entry.answered {
+            entry.requested += 1;
         }
-        Some(entry.asked)
+        Some(entry.requested)
     }
 
     /// The object, once `want` was answered. A pod that does not get it is notified when that
@@ -178,8 +178,8 @@ impl ObjectTable {
 
     /// The read that is due, if any.
     pub(super) fn due(&self, key: &ObjectName) -> Option<Due> {
-        let entry = self.entries.get(key).filter(|entry| entry.answered < entry.asked)?;
-        Some(Due { ticket: entry.asked, changes: entry.changes })
+        let entry = self.entries.get(key).filter(|entry| entry.answered < entry.requested)?;
+        Some(Due { ticket: entry.requested, changes: entry.changes })
     }
 
     /// A read ended. Returns the pods to notify.
@@ -290,15 +290,15 @@ impl TableEntry {
         if !changed {
             return Vec::new();
         }
-        let mut told = Vec::new();
+        let mut readers = Vec::new();
         for (uid, usage) in &self.referrers {
             let waits = (appeared || first) && self.let_down.contains(uid);
             // Before the first answer no pod has used the object; only pods that were let down wait
             // for it.
             if waits || ((usage.files || usage.pulls) && !first) {
-                told.push(WaitingReader { uid: uid.clone(), files: usage.files });
+                readers.push(WaitingReader { uid: uid.clone(), files: usage.files });
             }
         }
-        told
+        readers
     }
 }

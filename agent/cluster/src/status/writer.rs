@@ -57,7 +57,7 @@ pub struct StatusWriter {
     /// The next wake-up may have changed.
     alarm: Notify,
     /// The queue has received an input.
-    told: Notify,
+    received: Notify,
 }
 
 impl StatusWriter {
@@ -77,7 +77,7 @@ impl StatusWriter {
             api_health,
             metrics: OnceCell::new(),
             alarm: Notify::new(),
-            told: Notify::new(),
+            received: Notify::new(),
         });
         tasks::singleton("status writer", Rc::clone(&writer).tick());
         writer
@@ -114,19 +114,19 @@ impl StatusWriter {
         if moved {
             self.alarm.notify_one();
         }
-        self.told.notify_waiters();
+        self.received.notify_waiters();
         for request in requests {
             let writer = Rc::clone(self);
             tasks::spawn("status write", async move {
                 let (ticket, begun) = (request.ticket, tokio::time::Instant::now());
-                let told = StatusWrite::of(&request.ask);
+                let write = StatusWrite::of(&request.ask);
                 let answer = tasks::caught(writer.ask(request)).await.unwrap_or_else(|panic| {
                     tasks::counted("status write");
                     tracing::error!("a write to the API server: {panic}");
                     RequestResult::Unreachable(panic.to_string())
                 });
-                if let Some(told) = told {
-                    told.record_result(&writer.recorder, &answer, begun.elapsed());
+                if let Some(write) = write {
+                    write.record_result(&writer.recorder, &answer, begun.elapsed());
                 }
                 writer.take(QueueInput::Answered { ticket, answer });
             });
@@ -136,11 +136,11 @@ impl StatusWriter {
     /// Comes when nothing of these pods waits or is under way.
     pub async fn settled(&self, pods: &[PodUid]) {
         loop {
-            let told = self.told.notified();
+            let received = self.received.notified();
             if pods.iter().all(|uid| self.queue.borrow().is_settled(uid)) {
                 return;
             }
-            told.await;
+            received.await;
         }
     }
 
@@ -159,7 +159,7 @@ impl StatusWriter {
     }
 
     async fn ask(&self, StatusRequest { name, ask, .. }: StatusRequest) -> RequestResult {
-        let asked = match ask {
+        let result = match ask {
             Ask::Patch(body) => self.patch(&name, body).await,
             Ask::Delete(uid) => self.delete(&name, uid).await,
             Ask::Mirror(pod) => self.mirror(&pod).await,
@@ -168,7 +168,7 @@ impl StatusWriter {
                 pod.map(|pod| RequestResult::Copy(Box::new(pod.into())))
             }
         };
-        asked.unwrap_or_else(|refusal| refusal)
+        result.unwrap_or_else(|refusal| refusal)
     }
 
     // k8s: pkg/util/pod/pod.go PatchPodStatus
@@ -344,11 +344,12 @@ fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> RequestResult {
         404 => RequestResult::Missing,
         409 => RequestResult::Conflict,
         429 | 500..=599 => {
-            let asked = status.details.and_then(|details| details.retry_after_seconds);
-            let asked =
-                asked.map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs().into()));
-            let asked = pintle_api::retry_after(code, headers).max(asked).unwrap_or_default();
-            RequestResult::Busy { after: asked.clamp(BUSY, LATER_MAX), why }
+            let retry_after = status.details.and_then(|details| details.retry_after_seconds);
+            let retry_after = retry_after
+                .map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs().into()));
+            let retry_after =
+                pintle_api::retry_after(code, headers).max(retry_after).unwrap_or_default();
+            RequestResult::Busy { after: retry_after.clamp(BUSY, LATER_MAX), why }
         }
         _ => RequestResult::Refused(why),
     }

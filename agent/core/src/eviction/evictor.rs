@@ -161,7 +161,7 @@ impl Evictor {
     /// When the next step is due at the latest.
     pub fn next_wake(&self) -> Mono {
         let look = match &self.asked {
-            Some(asked) => asked.at.plus(ANSWER_MAX),
+            Some(pending) => pending.at.plus(ANSWER_MAX),
             None => self.look_at,
         };
         self.until.map_or(look, |until| until.min(look))
@@ -184,7 +184,7 @@ impl Evictor {
             }
             _ => {}
         }
-        if self.asked.as_ref().is_some_and(|asked| asked.at.plus(ANSWER_MAX) <= now) {
+        if self.asked.as_ref().is_some_and(|pending| pending.at.plus(ANSWER_MAX) <= now) {
             self.asked = None;
             self.look_at = now;
         }
@@ -258,7 +258,9 @@ impl Evictor {
 
     /// The answer to an observation; ignored when none was requested.
     pub fn observe(&mut self, of: u64, scene: &EvictionSnapshot<'_>) -> Vec<EvictionStep> {
-        let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
+        let Some(pending) = self.asked.take_if(|pending| pending.ticket == of) else {
+            return Vec::new();
+        };
         let (now, observation) = (scene.now.mono, scene.observation);
         self.look_at = self.next_look(now);
         if observation.readings.is_empty() {
@@ -270,26 +272,26 @@ impl Evictor {
         let conditions = self.met.update(scene.settings, observation, now);
         self.pressure = Pressure::of(&conditions);
         self.sight.see(scene.settings, observation);
-        if asked.at < self.since {
+        if pending.at < self.since {
             // It was begun before the last step had ended.
             self.look_at = now;
             return Vec::new();
         }
         // A pod above a limit of its own goes first, whatever is short: it may be the cause.
         let may_go = !matches!(self.doing, Doing::Reclaiming { .. } | Doing::Evicting { .. });
-        let uses = observation.pods.as_ref().filter(|_| asked.disks && may_go);
+        let uses = observation.pods.as_ref().filter(|_| pending.disks && may_go);
         let exceeding = uses.map(|uses| self.limit(scene, uses)).unwrap_or_default();
         if !exceeding.is_empty() {
             return exceeding;
         }
         match self.doing.clone() {
-            Doing::Watching => self.watch(scene, &asked),
+            Doing::Watching => self.watch(scene, &pending),
             Doing::Reclaiming { .. } => Vec::new(),
             Doing::Settling { signal, expected, emergency, freed, most } => {
                 self.settle(scene, signal, (expected, emergency, freed, most));
                 Vec::new()
             }
-            Doing::Weighing { .. } => self.weigh(scene, &asked),
+            Doing::Weighing { .. } => self.weigh(scene, &pending),
             Doing::Evicting { victims, starved: Some(starved), soft: true } => {
                 self.hurry(scene, victims, starved)
             }
@@ -320,7 +322,7 @@ impl Evictor {
     fn watch(
         &mut self,
         scene: &EvictionSnapshot<'_>,
-        asked: &PendingObservation,
+        pending: &PendingObservation,
     ) -> Vec<EvictionStep> {
         let (now, observation) = (scene.now.mono, scene.observation);
         let fresh = self.fresh(scene);
@@ -330,8 +332,8 @@ impl Evictor {
         };
         let (signal, starved) = (first.signal, first.signal.starved());
         // Some pods may have a limit on a disk, and this observation did not measure their usage.
-        let is_unasked = self.limits_at.is_some_and(|at| at < asked.at);
-        if signal.is_of_disk() && !asked.disks && is_unasked {
+        let is_unasked = self.limits_at.is_some_and(|at| at < pending.at);
+        if signal.is_of_disk() && !pending.disks && is_unasked {
             (self.limits_at, self.look_at) = (None, now);
             return Vec::new();
         }
@@ -406,7 +408,7 @@ impl Evictor {
     fn weigh(
         &mut self,
         scene: &EvictionSnapshot<'_>,
-        asked: &PendingObservation,
+        pending: &PendingObservation,
     ) -> Vec<EvictionStep> {
         let (now, observation) = (scene.now, scene.observation);
         let fresh = self.fresh(scene);
@@ -414,19 +416,19 @@ impl Evictor {
             self.rest(now.mono);
             return Vec::new();
         };
-        let uses = observation.pods.as_ref().filter(|_| asked.pods == Scope::All);
-        let has_disks = asked.disks || !first.signal.is_of_disk();
+        let uses = observation.pods.as_ref().filter(|_| pending.pods == Scope::All);
+        let has_disks = pending.disks || !first.signal.is_of_disk();
         let Some(uses) = uses.filter(|_| has_disks && !scene.is_early) else {
             self.doing = Doing::Weighing { signal: first.signal };
             self.look_at = now.mono.plus(SOON);
             return Vec::new();
         };
-        let is_weighed = |uid| asked.known.contains(uid) || uses.contains_key(uid);
+        let is_weighed = |uid| pending.known.contains(uid) || uses.contains_key(uid);
         let pods = scene.pods.iter().copied().filter(|pod| is_weighed(pod.uid));
         let pods: Vec<_> = pods.collect();
-        let (disks, layout) = (asked.disks, observation.layout);
-        let told = UsageReport { pods: &pods, uses, disks, layout };
-        let first = match self.sight.first(&fresh, told, self.since, now.mono) {
+        let (disks, layout) = (pending.disks, observation.layout);
+        let report = UsageReport { pods: &pods, uses, disks, layout };
+        let first = match self.sight.first(&fresh, report, self.since, now.mono) {
             Ok(first) => first,
             Err(again) => {
                 self.wait_to_see(again, now.mono);
@@ -553,8 +555,8 @@ fn is_due(last: Option<Mono>, now: Mono) -> bool {
 /// synchronization, one in `PERIOD`, and at the one after a victim. This agent also observes upon
 /// kernel notices: an event each time would use up the node's rate limit (`events::Correlator`).
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
-fn is_event_due(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
-    told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))
+fn is_event_due(last_event: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
+    last_event.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))
 }
 
 #[cfg(test)]

@@ -82,24 +82,25 @@ impl Sight {
     pub(super) fn first<'a>(
         &mut self,
         fresh: &'a [Threshold],
-        told: UsageReport<'_>,
+        report: UsageReport<'_>,
         since: Mono,
         now: Mono,
     ) -> Result<&'a Threshold, Duration> {
-        let unread = |of: &Threshold| rank::unread(told.pods, told.uses, of.signal, told.layout);
+        let unread =
+            |of: &Threshold| rank::unread(report.pods, report.uses, of.signal, report.layout);
         let is_uncounted = |of: &Threshold| {
             let unread = unread(of);
             unread.logs || unread.volumes || unread.new_layers
         };
-        if told.disks {
+        if report.disks {
             let since = self.uncounted_since.unwrap_or(now);
             self.uncounted_since = fresh.iter().any(is_uncounted).then_some(since);
         }
         let counts = self.is_counting(now);
         let is_late = now.since(since) >= BLIND_MAX;
         let is_known = |of: &&Threshold| match of.signal.is_of_disk() {
-            true => told.disks && !unread(of).layers && !(counts && is_uncounted(of)),
-            false => told.uses.is_empty() || is_late || rank::has_usage(told.uses, of.signal),
+            true => report.disks && !unread(of).layers && !(counts && is_uncounted(of)),
+            false => report.uses.is_empty() || is_late || rank::has_usage(report.uses, of.signal),
         };
         let again = if counts || !is_late { SOON } else { PERIOD };
         fresh.iter().find(is_known).ok_or(again)

@@ -167,13 +167,13 @@ fn is_started_again(subject: &ExplainSubject<'_>, name: &str) -> bool {
 
 fn probe_fails(subject: &ExplainSubject<'_>, name: &str, probe: &str, what: String) -> Explanation {
     let prefix = format!("{probe} probe ");
-    let said = subject.timeline.iter().rev().find(|entry| {
+    let event = subject.timeline.iter().rev().find(|entry| {
         entry.what == "Unhealthy"
             && entry.container.as_deref() == Some(name)
             && entry.text.starts_with(&prefix)
     });
     let reason = if probe == "Startup" { "StartupProbe" } else { "ReadinessProbe" };
-    match said {
+    match event {
         Some(entry) => {
             let text = words::one_line(&entry.text);
             let spent = time_spent(subject, name, &prefix, entry);
@@ -296,25 +296,28 @@ pub(super) fn end_text(
     name: &str,
     end: &ContainerStateTerminated,
 ) -> String {
-    let said = end.message.as_deref().and_then(words::termination_message);
-    let said = said.map(|said| format!(", termination message: {said}")).unwrap_or_default();
+    let message = end.message.as_deref().and_then(words::termination_message);
+    let message =
+        message.map(|message| format!(", termination message: {message}")).unwrap_or_default();
     let oom = instance(subject, end).and_then(|c| c.evidence.oom.as_ref());
     match (end.reason.as_deref(), oom) {
         (Some("OOMKilled"), oom) => {
             let who = oom.map(|oom| format!(", {}", words::victim(oom))).unwrap_or_default();
             let limit = memory_limit(subject, name).map(|limit| format!(" (limit {limit})"));
             let limit = limit.unwrap_or_default();
-            format!("container {name} was killed because its memory ran out{limit}{who}{said}")
+            format!("container {name} was killed because its memory ran out{limit}{who}{message}")
         }
         (_, Some(oom)) if !oom.init => {
             let (who, code) = (words::victim(oom), words::exit_code(end.exit_code));
-            format!("container {name} ended with {code} after the OOM killer took its {who}{said}")
+            format!(
+                "container {name} ended with {code} after the OOM killer took its {who}{message}"
+            )
         }
         (Some("StartError" | "ContainerCannotRun"), _) => {
-            format!("container {name} could not be run{said}")
+            format!("container {name} could not be run{message}")
         }
         (Some("ContainerStatusUnknown"), _) => format!("container {name} ended in an unknown way"),
-        _ => format!("container {name} ended with {}{said}", words::exit_code(end.exit_code)),
+        _ => format!("container {name} ended with {}{message}", words::exit_code(end.exit_code)),
     }
 }
 

@@ -60,8 +60,9 @@ pub(crate) fn terminating(subject: &ExplainSubject<'_>) -> Explanation {
 
 /// When the pod's containers were first asked to stop.
 fn stopping_since(timeline: &[TimelineEntry]) -> Option<UnixNanos> {
-    let told = |e: &&TimelineEntry| e.what == "Killing" && e.text.starts_with("Stopping container");
-    timeline.iter().find(told).map(|entry| UnixNanos(entry.at))
+    let is_stop =
+        |e: &&TimelineEntry| e.what == "Killing" && e.text.starts_with("Stopping container");
+    timeline.iter().find(is_stop).map(|entry| UnixNanos(entry.at))
 }
 
 /// Nothing of the pod runs any more.
@@ -94,11 +95,11 @@ pub(crate) fn ended(subject: &ExplainSubject<'_>) -> Explanation {
 
 /// In which group of the shutdown it ends; an agent that came later does not know.
 fn group(subject: &ExplainSubject<'_>) -> String {
-    let told = |window: Window| {
+    let shown = |window: Window| {
         let (priority, seconds) = (window.priority, window.seconds);
         format!(", with the pods from priority {priority} on, which had {seconds} s together")
     };
-    subject.view.ends_with.map(told).unwrap_or_default()
+    subject.view.ends_with.map(shown).unwrap_or_default()
 }
 
 fn failed(subject: &ExplainSubject<'_>) -> Explanation {
@@ -109,8 +110,8 @@ fn failed(subject: &ExplainSubject<'_>) -> Explanation {
             .with_remedy(remedies::of_reason(shutdown::REASON));
     }
     if let Some(eviction) = &subject.view.evicted {
-        let told = words::one_line(&eviction.message);
-        let sentence = format!("Was evicted for {}; it was told: {told}", eviction.why());
+        let message = words::one_line(&eviction.message);
+        let sentence = format!("Was evicted for {}; it was told: {message}", eviction.why());
         return Explanation::trouble(eviction::REASON, sentence)
             .with_remedy(remedies::of_eviction(eviction.rule));
     }

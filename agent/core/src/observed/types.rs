@@ -213,8 +213,10 @@ pub struct OomKill {
 impl Evidence {
     /// The end, by the kernel if it reported one, else by the runtime.
     pub fn end(&self) -> Option<KernelExit> {
-        let told = || self.told.as_ref().map(|told| KernelExit { code: told.code, at: told.at });
-        self.exit.or_else(told)
+        let reported = || {
+            self.told.as_ref().map(|reported| KernelExit { code: reported.code, at: reported.at })
+        };
+        self.exit.or_else(reported)
     }
 }
 
@@ -222,9 +224,10 @@ impl ObservedContainer {
     /// The end of a container that runs by the last list, once kernel and runtime agree about it
     /// and nothing of it is missing. The status shows it; `status::ending` has the rules.
     pub fn certain_end(&self) -> Option<&TaskExit> {
-        let (seen, told) = (self.evidence.exit.as_ref()?, self.evidence.told.as_ref()?);
-        let whole = told.words.is_some() && self.evidence.oom.is_none() && seen.code == told.code;
-        (whole && self.state == RunState::Running).then_some(told)
+        let (seen, reported) = (self.evidence.exit.as_ref()?, self.evidence.told.as_ref()?);
+        let whole =
+            reported.words.is_some() && self.evidence.oom.is_none() && seen.code == reported.code;
+        (whole && self.state == RunState::Running).then_some(reported)
     }
 }
 

@@ -144,7 +144,7 @@ struct Schedule {
     /// To be run again as soon as the attempt under way is over.
     again: bool,
     /// The published result; `None` only for a startup probe that has not been decided.
-    told: Option<bool>,
+    published: Option<bool>,
     run: ResultRun,
 }
 
@@ -186,18 +186,19 @@ impl ContainerProbes {
             let wait = settings.initial_delay.saturating_sub(beginning.age);
             let not_before = now.saturating_add(wait).max(base);
             let ticker = Ticker { base, period: settings.period };
-            let (duty, told) = match kind {
+            let (duty, published) = match kind {
                 ProbeKind::Startup if started => (Duty::Over, Some(true)),
                 ProbeKind::Startup => (Duty::Due(ticker.at_or_after(not_before)), None),
                 ProbeKind::Readiness => (Duty::Suspended, Some(started && beginning.ready)),
                 ProbeKind::Liveness => (Duty::Suspended, Some(true)),
             };
             // Absence already means "not started", "not ready" and "alive".
-            if told == Some(true) && kind != ProbeKind::Liveness {
+            if published == Some(true) && kind != ProbeKind::Liveness {
                 changes.push(ProbeChange { kind, healthy: true });
             }
             let again = false;
-            let schedule = Schedule { kind, settings, ticker, not_before, duty, again, told, run };
+            let schedule =
+                Schedule { kind, settings, ticker, not_before, duty, again, published, run };
             machine.schedules.push(schedule);
         }
         machine.release(now);
@@ -223,7 +224,7 @@ impl ContainerProbes {
     // k8s: pkg/kubelet/prober/prober_manager.go UpdatePodStatus (manualTriggerCh)
     pub fn trigger(&mut self, now: Duration) {
         let readiness = self.schedules.iter_mut().find(|s| s.kind == ProbeKind::Readiness);
-        let Some(schedule) = readiness.filter(|s| s.told != Some(true)) else { return };
+        let Some(schedule) = readiness.filter(|s| s.published != Some(true)) else { return };
         match schedule.duty {
             Duty::Due(at) if at > schedule.not_before.max(now) => schedule.restart(now),
             Duty::Running(_) => schedule.again = true,
@@ -244,8 +245,8 @@ impl ContainerProbes {
                 continue;
             }
             schedule.duty = Duty::Over;
-            if schedule.told != Some(true) {
-                schedule.told = Some(true);
+            if schedule.published != Some(true) {
+                schedule.published = Some(true);
                 changes.push(ProbeChange { kind: schedule.kind, healthy: true });
             }
         }
@@ -298,7 +299,7 @@ impl ContainerProbes {
             ProbeOutcome::Failure => schedule.count(false),
             ProbeOutcome::Unknown => None,
         };
-        if std::mem::take(&mut schedule.again) && schedule.told != Some(true) {
+        if std::mem::take(&mut schedule.again) && schedule.published != Some(true) {
             schedule.restart(now);
         }
         let healthy = outcome == ProbeOutcome::Success;
@@ -340,7 +341,7 @@ impl Schedule {
             self.duty = Duty::Over;
             self.run.in_a_row = 0;
         }
-        Some(self.told.replace(healthy) != Some(healthy))
+        Some(self.published.replace(healthy) != Some(healthy))
     }
 }
 

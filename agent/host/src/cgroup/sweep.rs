@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pintle_agent_core::types::{PodUid, with_causes};
-use pintle_daemon::told::{self, RepeatSuppressor};
+use pintle_daemon::log_once::{self, RepeatSuppressor};
 use pintle_daemon::twice::Twice;
 
 use crate::cgroup::Cgroups;
@@ -60,7 +60,7 @@ impl Cgroups {
                 kept.push((name, with_causes(&error)));
             }
         }
-        let kept = told::stays("orphaned cgroups", &kept);
+        let kept = log_once::stays("orphaned cgroups", &kept);
         if let Some(line) = strangers.kept.borrow_mut().take(kept, Instant::now()) {
             line.log();
         }

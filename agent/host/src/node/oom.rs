@@ -32,13 +32,13 @@ const RECORDS_MAX: usize = 256;
 
 /// Reports every kill in the kernel's log, those of the past first. Ends where the log cannot be
 /// read.
-pub async fn run(tell: NodeEvents, mut of_container: impl FnMut(ContainerKill)) {
-    let tell = |told| match told {
-        OomVictimLine::Node(kill) => tell(kill.event()),
+pub async fn run(emit: NodeEvents, mut of_container: impl FnMut(ContainerKill)) {
+    let report = |victim| match victim {
+        OomVictimLine::Node(kill) => emit(kill.event()),
         OomVictimLine::Container(kill) => of_container(kill),
     };
     let error = match open() {
-        Ok(log) => follow(&log, tell).await,
+        Ok(log) => follow(&log, report).await,
         Err(error) => error,
     };
     tracing::warn!(
@@ -61,8 +61,8 @@ fn watch(file: File) -> io::Result<AsyncFd<File>> {
 }
 
 /// Each read gives one record. Returns why there are no more.
-async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(OomVictimLine)) -> io::Error {
-    let (mut said, mut lines, mut is_past) = (OomLines::default(), Lines::default(), true);
+async fn follow(log: &AsyncFd<File>, mut report: impl FnMut(OomVictimLine)) -> io::Error {
+    let (mut oom_lines, mut lines, mut is_past) = (OomLines::default(), Lines::default(), true);
     let mut record = vec![0; RECORD_BYTES_MAX];
     loop {
         let mut ready = match log.readable().await {
@@ -74,11 +74,14 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(OomVictimLine)) -> io:
                 Ok(0) => return ErrorKind::UnexpectedEof.into(),
                 Ok(bytes) => {
                     let record = &record[..bytes];
-                    said.take(record).into_iter().for_each(|kill| tell(OomVictimLine::Node(kill)));
+                    oom_lines
+                        .take(record)
+                        .into_iter()
+                        .for_each(|kill| report(OomVictimLine::Node(kill)));
                     let kill = line(record).and_then(|line| lines.take(&line));
                     kill.filter(|_| !is_past)
                         .into_iter()
-                        .for_each(|k| tell(OomVictimLine::Container(k)));
+                        .for_each(|k| report(OomVictimLine::Container(k)));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     ready.clear_ready();

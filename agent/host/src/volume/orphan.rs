@@ -4,7 +4,7 @@
 //! worker, or has a sandbox or container in the runtime. Output: what was removed and what could
 //! not be, with its reason. Owner: the housekeeping loop; it calls only once all sources are ready.
 //! Bounds: `SWEEP_MAX` directories a call, so that one call stays short; the next call continues.
-//! The caller logs one line for all failures, by `pintle_daemon::told`.
+//! The caller logs one line for all failures, by `pintle_daemon::log_once`.
 // k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use pintle_agent_core::types::PodUid;
-use pintle_daemon::told;
+use pintle_daemon::log_once;
 
 use super::error::{Context, IoFailure, VolumeError};
 use super::execute::{remove_pod_dir, unmount_all};
@@ -35,7 +35,7 @@ pub struct Swept {
 impl Swept {
     /// One sentence about the directories that stay, for a log line or event; `None` without any.
     pub fn warning(&self) -> Option<String> {
-        told::stays("orphaned pod directories", &self.kept)
+        log_once::stays("orphaned pod directories", &self.kept)
     }
 }
 

@@ -24,27 +24,31 @@ pub(super) async fn at_end(
     container: &ObservedContainer,
     code: i32,
 ) -> Option<String> {
-    let words = asked(container, code, "");
+    let words = source_of(container, code, "");
     match words.log_if_empty {
         true => None,
-        false => Some(said(uid, container, words).await),
+        false => Some(read_text(uid, container, words).await),
     }
 }
 
 /// Appends the container's termination message to its status message.
 pub(super) async fn append(uid: &PodUid, container: &mut ObservedContainer) {
-    let words = asked(container, container.exit_code, &container.reason);
-    let said = said(uid, container, words).await;
-    container.message = termination::joined(&container.message, &said);
+    let words = source_of(container, container.exit_code, &container.reason);
+    let text = read_text(uid, container, words).await;
+    container.message = termination::joined(&container.message, &text);
 }
 
 /// The source of the termination message of a container with such an end.
-fn asked(container: &ObservedContainer, code: i32, reason: &str) -> TerminationMessage {
+fn source_of(container: &ObservedContainer, code: i32, reason: &str) -> TerminationMessage {
     let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
     termination::termination_message(&container.annotations, mounts, code, reason)
 }
 
-async fn said(uid: &PodUid, container: &ObservedContainer, words: TerminationMessage) -> String {
+async fn read_text(
+    uid: &PodUid,
+    container: &ObservedContainer,
+    words: TerminationMessage,
+) -> String {
     if words.file.is_none() && !words.log_if_empty {
         return String::new();
     }
@@ -55,7 +59,7 @@ async fn said(uid: &PodUid, container: &ObservedContainer, words: TerminationMes
         log_read::termination_message(file, Path::new(&log), words.log_if_empty)
     };
     match blocking::run(JobPlace::look(uid), read).await {
-        Ok(said) => said,
+        Ok(text) => text,
         Err(error) => {
             let path = file.as_deref().unwrap_or(&container.log_path);
             format!("Error on reading termination log {path}: {error}")

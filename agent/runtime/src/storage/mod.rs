@@ -96,7 +96,7 @@ struct Shared {
     pods: RefCell<BTreeMap<PodUid, Arc<Pod>>>,
     waiters: RefCell<BTreeMap<PodUid, Vec<oneshot::Sender<Answer>>>>,
     /// What timelines say that pods wait for.
-    told: RefCell<BTreeMap<PodUid, String>>,
+    reported_waits: RefCell<BTreeMap<PodUid, String>>,
     in_use: watch::Sender<Option<InUse>>,
     in_use_written: watch::Sender<Option<WrittenInUse>>,
     /// The timer has to look again.
@@ -118,7 +118,7 @@ impl Volumes {
             machine: RefCell::default(),
             pods: RefCell::default(),
             waiters: RefCell::default(),
-            told: RefCell::default(),
+            reported_waits: RefCell::default(),
             in_use: watch::Sender::default(),
             in_use_written: watch::Sender::default(),
             due_moved: Notify::new(),
@@ -259,13 +259,13 @@ impl Volumes {
     /// Keeps the timelines of pods that are waited for up to date.
     fn note_waits(&self) {
         let waiting: Vec<PodUid> = self.0.waiters.borrow().keys().cloned().collect();
-        let mut told = self.0.told.borrow_mut();
-        told.retain(|pod, _| waiting.contains(pod));
+        let mut reported = self.0.reported_waits.borrow_mut();
+        reported.retain(|pod, _| waiting.contains(pod));
         for pod in waiting {
             let text = sentences(&self.waiting(&pod));
-            if !text.is_empty() && told.get(&pod) != Some(&text) {
+            if !text.is_empty() && reported.get(&pod) != Some(&text) {
                 self.0.parts.recorder.stage(&pod, WAITING, None, &text);
-                told.insert(pod, text);
+                reported.insert(pod, text);
             }
         }
     }
@@ -283,7 +283,7 @@ impl Volumes {
                 self.0.in_use.send_replace(Some(report));
             }
             Command::Answer { pod, answer } => {
-                if self.0.told.borrow_mut().remove(&pod).is_some() {
+                if self.0.reported_waits.borrow_mut().remove(&pod).is_some() {
                     self.0.parts.recorder.stage(&pod, READY, None, "");
                 }
                 for waiter in self.0.waiters.borrow_mut().remove(&pod).into_iter().flatten() {

@@ -195,16 +195,16 @@ pub(super) fn pressure(answer: &Value, look: &TextStyle) -> String {
             out.push_str("Evicted:\n");
         }
         // The sentence names the pod.
-        let (at, said) = (text(&eviction["at"]), text(&eviction["sentence"]));
-        let _ = writeln!(out, "  {at} {said}");
+        let (at, sentence) = (text(&eviction["at"]), text(&eviction["sentence"]));
+        let _ = writeln!(out, "  {at} {sentence}");
     }
     out + &images(&answer["images"], look)
 }
 
 /// The images that would be deleted, and why others are kept; empty when they are unknown.
-fn images(told: &Value, look: &TextStyle) -> String {
+fn images(answer: &Value, look: &TextStyle) -> String {
     let mut rows = vec![titles(&["IMAGE", "SIZE", "UNUSED", "WHAT BECOMES OF IT"])];
-    for image in items(&told["images"]) {
+    for image in items(&answer["images"]) {
         let unused = image["unusedSeconds"].as_u64().filter(|seconds| *seconds > 0);
         let unused = unused.map_or("-".to_owned(), |s| span(Duration::from_secs(s)));
         let style = if image["goes"] == true { Style::Bad } else { Style::Good };
@@ -218,12 +218,12 @@ fn images(told: &Value, look: &TextStyle) -> String {
     if rows.len() == 1 {
         return String::new();
     }
-    let used = told["usedPercent"].as_u64().map_or_else(
+    let used = answer["usedPercent"].as_u64().map_or_else(
         || "How full the disk of the images is cannot be read".to_owned(),
         |percent| format!("The disk of the images is {percent}% full"),
     );
-    let (high, low) = (&told["highPercent"], &told["lowPercent"]);
-    let rule = match told["isOn"] == true {
+    let (high, low) = (&answer["highPercent"], &answer["lowPercent"]);
+    let rule = match answer["isOn"] == true {
         true => format!("from {high}% on unused ones go until it is {low}% full"),
         false => "images go only when pods would have to go else".to_owned(),
     };

@@ -37,17 +37,17 @@ struct FoundPod<'a> {
 }
 
 /// Answers from the record in a folder.
-pub(crate) fn answer(dir: &Path, asked: PastQuery<'_>) -> Result<Value, FlightRecordError> {
+pub(crate) fn answer(dir: &Path, query: PastQuery<'_>) -> Result<Value, FlightRecordError> {
     let mut past = Past::default();
-    let report = replay(dir, asked.at, &mut |replay, frame| past.see(replay, frame))?;
-    let found = match find(&past, asked.pod) {
+    let report = replay(dir, query.at, &mut |replay, frame| past.see(replay, frame))?;
+    let found = match find(&past, query.pod) {
         Ok(found) => found,
-        Err(miss) => return Err(unknown(&report, asked, &past, miss)),
+        Err(miss) => return Err(unknown(&report, query, &past, miss)),
     };
     // When there is more to come, it was as it was until the moment that was asked for.
     let now = report.until.unwrap_or(past.now());
     let entries = past.recorder().entries(&found.view.observed.uid);
-    let mut answer = match asked.explain {
+    let mut answer = match query.explain {
         true => {
             let snapshot = past.snapshot();
             let explanation = explain(&ExplainSubject {
@@ -65,20 +65,20 @@ pub(crate) fn answer(dir: &Path, asked: PastQuery<'_>) -> Result<Value, FlightRe
     answer["record"] = json!({
         "folder": report.folder.display().to_string(),
         "unixNanos": now,
-        "notes": notes(&report, &past, &found, asked.at),
+        "notes": notes(&report, &past, &found, query.at),
     });
     Ok(answers::versioned(answer))
 }
 
 /// The pod that is meant: one that was there, else one that had been there.
-fn find<'a>(past: &'a Past, asked: &str) -> Result<FoundPod<'a>, Miss> {
-    let missed = match select(past.snapshot(), asked) {
+fn find<'a>(past: &'a Past, query: &str) -> Result<FoundPod<'a>, Miss> {
+    let missed = match select(past.snapshot(), query) {
         Ok(view) => return Ok(FoundPod { view, left: None }),
         Err(miss @ Miss::Ambiguous(_)) => return Err(miss),
         Err(miss) => miss,
     };
     let of = |left: &'a Left| FoundPod { view: &left.view, left: Some(left) };
-    if let Some(left) = past.left().get(asked) {
+    if let Some(left) = past.left().get(query) {
         return Ok(of(left));
     }
     // Of pods of one name the one that left last.
@@ -92,7 +92,7 @@ fn find<'a>(past: &'a Past, asked: &str) -> Result<FoundPod<'a>, Miss> {
     let views =
         last.values().map(|left| (left.view.observed.uid.clone(), PodView::clone(&left.view)));
     let gone = Snapshot { pods: views.collect(), ..Snapshot::default() };
-    match (select(&gone, asked), missed) {
+    match (select(&gone, query), missed) {
         (Ok(view), missed) => past.left().get(uid(view)).map(of).ok_or(missed),
         (Err(Miss::Unknown(mut near)), Miss::Unknown(present)) => {
             near.extend(present);
@@ -104,11 +104,11 @@ fn find<'a>(past: &'a Past, asked: &str) -> Result<FoundPod<'a>, Miss> {
 
 fn unknown(
     report: &FolderReport,
-    asked: PastQuery<'_>,
+    query: PastQuery<'_>,
     past: &Past,
     miss: Miss,
 ) -> FlightRecordError {
-    let (path, pod) = (report.folder.clone(), asked.pod.to_owned());
+    let (path, pod) = (report.folder.clone(), query.pod.to_owned());
     match miss {
         Miss::Ambiguous(pods) => FlightRecordError::AmbiguousPod { pod, pods },
         Miss::Unknown(near) => {

@@ -29,7 +29,7 @@ pub(crate) struct InputRow {
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct PodInputs {
-    asked: String,
+    query: String,
     /// Uids that were found to be meant.
     meant: BTreeSet<PodUid>,
     pub(crate) rows: Vec<InputRow>,
@@ -40,9 +40,9 @@ pub(crate) struct PodInputs {
 
 impl PodInputs {
     /// Collects inputs of this pod, named by uid, name, or namespace and name.
-    pub(crate) fn new(asked: &str, is_json: bool) -> Self {
+    pub(crate) fn new(query: &str, is_json: bool) -> Self {
         let (rows, json) = (Vec::new(), Vec::new());
-        Self { asked: asked.to_owned(), meant: BTreeSet::new(), rows, json, is_json }
+        Self { query: query.to_owned(), meant: BTreeSet::new(), rows, json, is_json }
     }
 
     /// True if a pod matched.
@@ -93,11 +93,11 @@ impl PodInputs {
         };
         let observed = pods.and_then(|pods| pods.worker(uid)).map(Worker::observed);
         let observed = observed.map(|pod| (pod.namespace.as_str(), pod.name.as_str()));
-        let is_meant = uid.as_str() == self.asked
+        let is_meant = uid.as_str() == self.query
             || wanted.or(observed).is_some_and(|(namespace, name)| {
-                match self.asked.split_once('/') {
-                    Some(asked) => asked == (namespace, name),
-                    None => self.asked == name,
+                match self.query.split_once('/') {
+                    Some(query) => query == (namespace, name),
+                    None => self.query == name,
                 }
             });
         if is_meant {

@@ -34,7 +34,7 @@ pub(super) type Sizes = HashMap<String, FileUsage>;
 
 /// The runtime's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct LayersTold {
+pub(super) struct LayerSizes {
     pub(super) sizes: Sizes,
     /// Time of the question.
     pub(super) asked_at: UnixNanos,
@@ -47,7 +47,7 @@ pub(super) struct Layers {
 }
 
 /// The answer to a question, and when it came.
-type AnswerAt = (Option<Arc<LayersTold>>, Instant);
+type AnswerAt = (Option<Arc<LayerSizes>>, Instant);
 
 /// The question in flight, or the last one.
 #[derive(Debug)]
@@ -60,11 +60,11 @@ struct LayerQuery {
 
 impl Layers {
     /// The runtime's current answer, or a recent one if the runtime is slow.
-    pub(super) async fn read(&self, runtime: &Client, wait: Duration) -> Option<Arc<LayersTold>> {
+    pub(super) async fn read(&self, runtime: &Client, wait: Duration) -> Option<Arc<LayerSizes>> {
         let question = self.question(runtime);
         let mut answer = question.answer.clone();
-        let told = tokio::time::timeout(wait, answer.wait_for(Option::is_some)).await.ok()?;
-        told.ok()?.as_ref().and_then(|(told, _)| told.clone())
+        let answered = tokio::time::timeout(wait, answer.wait_for(Option::is_some)).await.ok()?;
+        answered.ok()?.as_ref().and_then(|(sizes, _)| sizes.clone())
     }
 
     fn question(&self, runtime: &Client) -> Arc<LayerQuery> {
@@ -80,12 +80,12 @@ impl Layers {
 
 impl LayerQuery {
     fn ask(runtime: Client) -> Self {
-        let (told, answer) = watch::channel(None);
+        let (sender, answer) = watch::channel(None);
         let ask = async move {
             let asked_at = clock::now();
             let sizes = layers(&runtime).await;
-            let layers = sizes.map(|sizes| Arc::new(LayersTold { sizes, asked_at }));
-            told.send_replace(Some((layers, Instant::now())));
+            let layers = sizes.map(|sizes| Arc::new(LayerSizes { sizes, asked_at }));
+            sender.send_replace(Some((layers, Instant::now())));
         };
         let task = tasks::serve("writable layers", ask).abort_handle();
         Self { answer, began: Instant::now(), task }
@@ -94,9 +94,9 @@ impl LayerQuery {
     fn is_of_use(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
-            Some((told, at)) => {
+            Some((sizes, at)) => {
                 let is_late = at.duration_since(self.began) > READ_MAX;
-                told.is_some() && is_late && at.elapsed() < FRESH_FOR
+                sizes.is_some() && is_late && at.elapsed() < FRESH_FOR
             }
         }
     }
@@ -110,9 +110,9 @@ impl Drop for LayerQuery {
 
 /// The runtime's answer; `None` without one.
 async fn layers(runtime: &Client) -> Option<Sizes> {
-    let told = tokio::time::timeout(ASK_MAX, stats(runtime)).await.ok()?;
-    let told = told.inspect_err(|error| tracing::debug!(%error, "no writable layers are known"));
-    let layers = told.ok()?.into_iter().filter_map(|stats| {
+    let all = tokio::time::timeout(ASK_MAX, stats(runtime)).await.ok()?;
+    let all = all.inspect_err(|error| tracing::debug!(%error, "no writable layers are known"));
+    let layers = all.ok()?.into_iter().filter_map(|stats| {
         let layer = stats.writable_layer?;
         let usage = FileUsage {
             bytes: layer.used_bytes.map_or(0, |value| value.value),

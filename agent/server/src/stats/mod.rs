@@ -374,9 +374,9 @@ impl NodeStats {
 
     // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
     async fn images(&self) -> Result<(PathBuf, FileUsage), StorageStatsError> {
-        let told = self.runtime.image_fs_info(v1::ImageFsInfoRequest {}).await;
-        let told = told.map_err(|error| StorageStatsError::Images(error.to_string()))?;
-        let fs = told.image_filesystems.into_iter().next();
+        let response = self.runtime.image_fs_info(v1::ImageFsInfoRequest {}).await;
+        let response = response.map_err(|error| StorageStatsError::Images(error.to_string()))?;
+        let fs = response.image_filesystems.into_iter().next();
         let fs = fs.ok_or(StorageStatsError::NoImageDisk)?;
         let usage = FileUsage {
             bytes: fs.used_bytes.map_or(0, |value| value.value),
@@ -389,18 +389,18 @@ impl NodeStats {
 
 /// The layout of pods' cgroups; as configured while the runtime does not answer.
 pub(super) async fn setup(config: &Config, runtime: &Client) -> CgroupSetup {
-    let told = read_cgroup_setup(config, runtime).await;
-    told.unwrap_or_else(|| cgroup_setup(config, &RuntimeFacts::default()))
+    let reported = read_cgroup_setup(config, runtime).await;
+    reported.unwrap_or_else(|| cgroup_setup(config, &RuntimeFacts::default()))
 }
 
 /// The runtime's cgroup driver, if it reports one; `None` when it does not answer.
 async fn read_cgroup_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
-    let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
-        Ok(told) => Some(told),
+    let response = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
+        Ok(response) => Some(response),
         Err(error) if error.is_unimplemented() => None,
         Err(_) => return None,
     };
-    let runtime = RuntimeFacts::of(&v1::VersionResponse::default(), None, told.as_ref());
+    let runtime = RuntimeFacts::of(&v1::VersionResponse::default(), None, response.as_ref());
     Some(cgroup_setup(config, &runtime))
 }
 

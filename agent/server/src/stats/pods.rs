@@ -24,7 +24,7 @@ use pintle_cri::Client;
 
 use super::files::FileUsage;
 use super::known::NodeFileValue;
-use super::layers::{LayersTold, READ_MAX};
+use super::layers::{LayerSizes, READ_MAX};
 use super::sweep::{ReadingKind, Sweep};
 use super::volumes::{CountedVolume, VolumeCounts};
 use super::{Gauges, files, logs, targets, volumes};
@@ -47,7 +47,7 @@ pub struct PodGauge {
 #[derive(Default)]
 struct DiskReadings {
     /// `None` while the runtime does not report them.
-    layers: Option<Arc<LayersTold>>,
+    layers: Option<Arc<LayerSizes>>,
     /// `None` while the disk does not answer.
     logs: Option<Arc<logs::Sizes>>,
     hosts: Arc<HashMap<String, FileUsage>>,
@@ -137,7 +137,7 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&DiskReadin
     let (layers, logs) = (layers.and_then(Option::as_ref), logs.and_then(Option::as_deref));
     let container = |id: &str| ContainerUse {
         working_set: sweep.container(id).map(|found| found.sample.working_set_bytes),
-        layer: layers.and_then(|told| told.sizes.get(id)).map(disk),
+        layer: layers.and_then(|reading| reading.sizes.get(id)).map(disk),
         logs: logs.and_then(|logs| logs.get(id)).map(disk),
     };
     let volumes = disks.and_then(|disks| disks.volumes.volumes.get(uid));
@@ -159,14 +159,15 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&DiskReadin
 fn unread(uid: &PodUid, view: &PodView, of: &DiskReadings) -> Unread {
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let any = |is_missing: &dyn Fn(&ObservedContainer) -> bool| running.clone().any(is_missing);
-    let is_later = |told: &LayersTold, container: &ObservedContainer| {
-        container.created_at >= told.asked_at && !told.sizes.contains_key(container.id.as_str())
+    let is_later = |reading: &LayerSizes, container: &ObservedContainer| {
+        container.created_at >= reading.asked_at
+            && !reading.sizes.contains_key(container.id.as_str())
     };
     let has_log = |container: &ObservedContainer| Path::new(&container.log_path).parent().is_some();
     let logs = |sizes: &logs::Sizes| any(&|c| has_log(c) && !sizes.contains_key(c.id.as_str()));
     Unread {
         layers: of.layers.is_none(),
-        new_layers: of.layers.as_ref().is_some_and(|told| any(&|c| is_later(told, c))),
+        new_layers: of.layers.as_ref().is_some_and(|reading| any(&|c| is_later(reading, c))),
         logs: of.logs.as_ref().is_none_or(|sizes| logs(sizes)),
         volumes: of.volumes.unread.contains(uid),
     }

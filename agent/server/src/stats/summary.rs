@@ -14,7 +14,7 @@ use pintle_agent_host::cgroup::stats::{Pressure, Sample};
 use serde::Serialize;
 
 use super::files::{FileSystem, FileUsage};
-use super::layers::LayersTold;
+use super::layers::LayerSizes;
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::CgroupOwner;
@@ -197,7 +197,7 @@ pub(super) struct StorageStats {
     /// The file system of images, if this node knows it, and their usage.
     pub(super) images: (Option<FileSystem>, FileUsage),
     /// Writable layers.
-    pub(super) layers: Arc<LayersTold>,
+    pub(super) layers: Arc<LayerSizes>,
     /// Logs by container id.
     pub(super) logs: std::collections::HashMap<String, FileUsage>,
     /// `etc-hosts` and other files of the agent's own, by pod.
@@ -636,7 +636,7 @@ mod tests {
         let all = of(&storage);
         let rootfs = &all["pods"][0]["containers"][0]["rootfs"];
         assert_eq!((&rootfs["usedBytes"], &rootfs["time"]), (&24_576.into(), &ASKED_AT.into()));
-        let told = LayersTold { sizes: Default::default(), ..(*storage.layers).clone() };
+        let told = LayerSizes { sizes: Default::default(), ..(*storage.layers).clone() };
         let storage = StorageStats {
             layers: Arc::new(told),
             images: (None, storage.images.1),

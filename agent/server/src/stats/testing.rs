@@ -11,7 +11,7 @@ use pintle_agent_host::cgroup::stats::{DeviceIo, Holds, More, Sample};
 use serde_json::{Value, json};
 
 use super::files::{FileSystem, FileUsage};
-use super::layers::LayersTold;
+use super::layers::LayerSizes;
 use super::network::{Interface, Traffic};
 use super::summary::{NodeFigures, StorageStats};
 use super::sweep::{CgroupReading, Sweep};
@@ -49,7 +49,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, StorageStats) {
     let storage = StorageStats {
         node: fs,
         images: (Some(fs), usage(7, 1)),
-        layers: Arc::new(LayersTold {
+        layers: Arc::new(LayerSizes {
             sizes: [("1".to_owned(), usage(24_576, 9))].into(),
             asked_at: UnixNanos(1_000_000_000_000),
         }),

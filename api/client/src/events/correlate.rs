@@ -60,7 +60,7 @@ struct CorrelatedEvent {
 pub struct Correlator {
     source: EventSource,
     similar: Recent<Similar>,
-    told: Recent<CorrelatedEvent>,
+    counts: Recent<CorrelatedEvent>,
     spam: Recent<Bucket>,
     began: Instant,
     began_at: Timestamp,
@@ -72,7 +72,7 @@ impl Correlator {
         Self {
             source,
             similar: Recent::new(REMEMBERED_MAX),
-            told: Recent::new(REMEMBERED_MAX),
+            counts: Recent::new(REMEMBERED_MAX),
             spam: Recent::new(REMEMBERED_MAX),
             began: Instant::now(),
             began_at: Timestamp::UNIX_EPOCH,
@@ -83,14 +83,14 @@ impl Correlator {
     // k8s: EventCorrelate
     pub fn correlate(&mut self, happened: &Happened) -> Option<Correlated> {
         let (key, combined) = self.aggregate(happened);
-        let told = self.told.entry(key, CorrelatedEvent::default);
-        told.count += 1;
-        if told.count == 1 {
+        let known = self.counts.entry(key, CorrelatedEvent::default);
+        known.count += 1;
+        if known.count == 1 {
             let nanos = happened.at.as_nanosecond();
             let name = happened.about.name.as_deref().unwrap_or_default();
-            (told.first, told.name) = (happened.at, format!("{name}.{nanos:x}"));
+            (known.first, known.name) = (happened.at, format!("{name}.{nanos:x}"));
         }
-        let (count, first, name) = (told.count, told.first, told.name.clone());
+        let (count, first, name) = (known.count, known.first, known.name.clone());
         let mut event = self.event(happened, name, count, first);
         if let Some(message) = combined {
             speak_for_many(&mut event, message);
@@ -102,14 +102,14 @@ impl Correlator {
         let parts = object_parts(&self.source, &happened.about);
         let spam = EventKey::of(&[&parts[..], &[happened.kind.as_str()]].concat());
         let now = self.clock(happened.at);
-        let heard = self.spam.entry(spam, || Bucket::new(SPAM)).try_take(now);
-        heard.then_some(Correlated { event, patch, key: KeyOf(key) })
+        let admitted = self.spam.entry(spam, || Bucket::new(SPAM)).try_take(now);
+        admitted.then_some(Correlated { event, patch, key: KeyOf(key) })
     }
 
     /// The event was sent and has this name.
     // k8s: UpdateState
     pub fn sent(&mut self, correlated: &Correlated, name: String) {
-        self.told.entry(correlated.key.0, CorrelatedEvent::default).name = name;
+        self.counts.entry(correlated.key.0, CorrelatedEvent::default).name = name;
     }
 
     /// The key under which the event is sent, and its message if it stands for several events.

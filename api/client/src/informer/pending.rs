@@ -72,7 +72,7 @@ pub(super) struct StoreChange<T> {
 struct WaitingChange<T> {
     turn: u64,
     /// The state that the subscriber received last.
-    told: Option<Arc<T>>,
+    delivered: Option<Arc<T>>,
     now: Option<Arc<T>>,
     /// The deleted object; a subscriber that received it must receive the deletion.
     gone: Option<(Arc<T>, bool)>,
@@ -81,7 +81,7 @@ struct WaitingChange<T> {
 
 impl<T> WaitingChange<T> {
     fn has_passed(&self) -> bool {
-        self.told.is_none() && self.now.is_none()
+        self.delivered.is_none() && self.now.is_none()
     }
 }
 
@@ -133,10 +133,10 @@ impl<T: Object> PendingChanges<T> {
         if let Some(waiting) = self.waiting.get_mut(key) {
             waiting.now.clone_from(new);
             // The deletion of the delivered object counts, not that of a later namesake.
-            let told = waiting.told.as_ref().map(|told| told.uid());
-            let first = waiting.gone.take().filter(|(last, _)| told == Some(last.uid()));
+            let delivered = waiting.delivered.as_ref().map(|delivered| delivered.uid());
+            let first = waiting.gone.take().filter(|(last, _)| delivered == Some(last.uid()));
             waiting.gone = first.or_else(|| gone.clone());
-            if waiting.told.is_none() && new.is_some() {
+            if waiting.delivered.is_none() && new.is_some() {
                 waiting.gone = None;
             }
             match waiting.has_passed() {
@@ -147,8 +147,8 @@ impl<T: Object> PendingChanges<T> {
             return;
         }
         self.turns += 1;
-        let (told, now, gone) = (old.clone(), new.clone(), gone.clone());
-        let waiting = WaitingChange { turn: self.turns, told, now, gone, initial };
+        let (delivered, now, gone) = (old.clone(), new.clone(), gone.clone());
+        let waiting = WaitingChange { turn: self.turns, delivered, now, gone, initial };
         self.put(key.clone(), waiting);
     }
 
@@ -190,12 +190,12 @@ impl<T: Object> PendingChanges<T> {
         let turn = *self.order.keys().next()?;
         let (key, mut waiting) = self.take(turn)?;
         let initial = waiting.initial;
-        match (waiting.told.take(), waiting.gone.take(), waiting.now.clone()) {
+        match (waiting.delivered.take(), waiting.gone.take(), waiting.now.clone()) {
             (None, None, Some(object)) => Some(ObjectChange::Added { object, initial }),
             (None, Some(gone), now) => {
                 let object = now.unwrap_or_else(|| Arc::clone(&gone.0));
                 // An object that is delivered as added must be delivered as deleted.
-                (waiting.told, waiting.gone) = (Some(Arc::clone(&object)), Some(gone));
+                (waiting.delivered, waiting.gone) = (Some(Arc::clone(&object)), Some(gone));
                 waiting.initial = false;
                 self.put(key, waiting);
                 Some(ObjectChange::Added { object, initial })

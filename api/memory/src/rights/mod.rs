@@ -72,14 +72,14 @@ impl Rights {
 
     /// Refuses a request outside the identity's roles.
     pub(crate) fn check(&self, identity: &Identity, request: &Request) -> Result<(), ApiError> {
-        let (Some(heading), Some(asked)) = (identity.heading(), attributes(request)) else {
+        let (Some(heading), Some(attributes)) = (identity.heading(), attributes(request)) else {
             return Ok(());
         };
         let of = |heading: &str| self.0.get(heading).into_iter().flatten();
-        if of(heading).chain(of(EVERYBODY)).any(|rule| rule.allows(&asked)) {
+        if of(heading).chain(of(EVERYBODY)).any(|rule| rule.allows(&attributes)) {
             return Ok(());
         }
-        Err(refused(identity, &asked))
+        Err(refused(identity, &attributes))
     }
 }
 
@@ -99,24 +99,24 @@ fn parse(line: &'static str) -> RoleRule {
 }
 
 impl RoleRule {
-    fn allows(&self, asked: &Attributes<'_>) -> bool {
-        let group = if asked.kind.group.is_empty() { "core" } else { asked.kind.group };
+    fn allows(&self, attributes: &Attributes<'_>) -> bool {
+        let group = if attributes.kind.group.is_empty() { "core" } else { attributes.kind.group };
         let has = |list: &[&str], word: &str| list.iter().any(|has| *has == "*" || *has == word);
-        has(&self.verbs, asked.verb)
+        has(&self.verbs, attributes.verb)
             && has(&self.groups, group)
-            && self.resources.iter().any(|resource| names_resource(resource, asked))
-            && (self.names.is_empty() || self.names.contains(&asked.name))
-            && (self.namespace.is_empty() || self.namespace == asked.namespace)
+            && self.resources.iter().any(|resource| names_resource(resource, attributes))
+            && (self.names.is_empty() || self.names.contains(&attributes.name))
+            && (self.namespace.is_empty() || self.namespace == attributes.namespace)
     }
 }
 
 // k8s: pkg/apis/rbac/v1/evaluation_helpers.go ResourceMatches
-fn names_resource(resource: &str, asked: &Attributes<'_>) -> bool {
-    match (resource.split_once('/'), asked.sub) {
-        (None, "") => resource == "*" || resource == asked.kind.plural,
+fn names_resource(resource: &str, attributes: &Attributes<'_>) -> bool {
+    match (resource.split_once('/'), attributes.sub) {
+        (None, "") => resource == "*" || resource == attributes.kind.plural,
         (None, _) => resource == "*",
-        (Some((plural, sub)), asked_sub) => {
-            sub == asked_sub && (plural == "*" || plural == asked.kind.plural)
+        (Some((plural, sub)), requested_sub) => {
+            sub == requested_sub && (plural == "*" || plural == attributes.kind.plural)
         }
     }
 }
@@ -155,22 +155,22 @@ fn attributes(request: &Request) -> Option<Attributes<'_>> {
 }
 
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
-fn refused(identity: &Identity, asked: &Attributes<'_>) -> ApiError {
-    let resource = match asked.sub {
-        "" => asked.kind.plural.to_owned(),
-        sub => format!("{}/{sub}", asked.kind.plural),
+fn refused(identity: &Identity, attributes: &Attributes<'_>) -> ApiError {
+    let resource = match attributes.sub {
+        "" => attributes.kind.plural.to_owned(),
+        sub => format!("{}/{sub}", attributes.kind.plural),
     };
-    let place = match asked.namespace {
+    let place = match attributes.namespace {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
     let why = format!(
         "User {:?} cannot {} resource {resource:?} in API group {:?} {place}",
         identity.user(),
-        asked.verb,
-        asked.kind.group
+        attributes.verb,
+        attributes.kind.group
     );
-    errors::forbidden(&errors::resource(asked.kind), asked.name, &why)
+    errors::forbidden(&errors::resource(attributes.kind), attributes.name, &why)
 }
 
 #[cfg(test)]

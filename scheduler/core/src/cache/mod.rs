@@ -401,7 +401,7 @@ impl ClusterCache {
     fn set_other(&mut self, thing: &WatchedObject) {
         let mut hasher = DefaultHasher::new();
         let labels = thing.metadata().labels.as_ref();
-        let said = match thing {
+        let fields = match thing {
             WatchedObject::Namespace(_) => format!("{labels:?}"),
             WatchedObject::Service(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
             WatchedObject::ReplicaSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
@@ -411,9 +411,9 @@ impl ClusterCache {
             }
             _ => return,
         };
-        said.hash(&mut hasher);
-        let said = hasher.finish();
-        if self.others.insert((thing.kind(), thing.key()), said) == Some(said) {
+        fields.hash(&mut hasher);
+        let digest = hasher.finish();
+        if self.others.insert((thing.kind(), thing.key()), digest) == Some(digest) {
             return;
         }
         match thing {
@@ -506,14 +506,14 @@ impl ClusterCache {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
         // Other schedulers keep the nominations of their own pods.
         let counts = !has_node && self.profile_number(pod).is_some();
-        let said = if counts { nominated_node(pod) } else { None };
+        let nominated = if counts { nominated_node(pod) } else { None };
         let old = self.nominated.get(&spec.key).cloned();
-        let stays = !has_node && before.is_some_and(|before| before.nominated_node() == said);
+        let stays = !has_node && before.is_some_and(|before| before.nominated_node() == nominated);
         let node = match &old {
             // The nomination stays; the pod may have changed.
             Some(old) if stays => Some(Rc::clone(&old.node)),
             None if stays => None,
-            _ => said.map(Rc::from),
+            _ => nominated.map(Rc::from),
         };
         let new = node.map(|node| Nominee { spec: Rc::clone(spec), node });
         (old != new).then_some(CacheDelta::Nominated { pod: spec.key, old, new })

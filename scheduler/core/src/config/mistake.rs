@@ -22,42 +22,42 @@ const TYPES: [(&str, &str); 5] = [
 
 /// The error of text that is not YAML.
 pub(super) fn of_text(error: &serde_saphyr::Error) -> ConfigError {
-    let said = error.without_snippet().to_string();
-    let said = said.lines().next().unwrap_or_default();
-    let said = said.split(TO_PROGRAMMERS).next().unwrap_or(said);
-    let said = said.strip_prefix("error: ").unwrap_or(said);
+    let message = error.without_snippet().to_string();
+    let message = message.lines().next().unwrap_or_default();
+    let message = message.split(TO_PROGRAMMERS).next().unwrap_or(message);
+    let message = message.strip_prefix("error: ").unwrap_or(message);
     match error.location() {
-        Some(at) if !said.contains("line ") => {
-            ConfigError::Syntax(format!("line {}: {said}", at.line()))
+        Some(at) if !message.contains("line ") => {
+            ConfigError::Syntax(format!("line {}: {message}", at.line()))
         }
-        _ => ConfigError::Syntax(said.to_owned()),
+        _ => ConfigError::Syntax(message.to_owned()),
     }
 }
 
 /// The error of a tree that is not a configuration.
 pub(super) fn of_tree(tree: &Value, error: &serde_json::Error) -> ConfigError {
-    let said = error.to_string();
+    let message = error.to_string();
     if tree.is_null() {
         return ConfigError::Syntax("the file is empty: write a configuration".to_owned());
     }
-    let problem = in_words(&said);
-    match culprit(tree, &said) {
+    let problem = in_words(&message);
+    match culprit(tree, &message) {
         field if field.is_empty() => ConfigError::Syntax(problem),
         field => ConfigError::Field { field, problem },
     }
 }
 
-fn in_words(said: &str) -> String {
-    if let Some((before, _)) = said.split_once("expected struct ") {
+fn in_words(message: &str) -> String {
+    if let Some((before, _)) = message.split_once("expected struct ") {
         return format!("{before}expected fields");
     }
-    let known = TYPES.iter().find(|(theirs, _)| said.contains(theirs));
-    known.map_or_else(|| said.to_owned(), |(theirs, ours)| said.replace(theirs, ours))
+    let known = TYPES.iter().find(|(theirs, _)| message.contains(theirs));
+    known.map_or_else(|| message.to_owned(), |(theirs, ours)| message.replace(theirs, ours))
 }
 
 /// Returns the path of a field that causes the error, such as `profiles[0].plugins`: without it the
 /// error is another one.
-fn culprit(tree: &Value, said: &str) -> String {
+fn culprit(tree: &Value, message: &str) -> String {
     let (mut pointer, mut path) = (String::new(), String::new());
     while let Some((next, shown)) = children(tree, &pointer).into_iter().find(|(name, _)| {
         let mut without = tree.clone();
@@ -66,7 +66,7 @@ fn culprit(tree: &Value, said: &str) -> String {
             Ok(_) => true,
             Err(other) => {
                 let other = other.to_string();
-                other != said && !other.starts_with("missing field")
+                other != message && !other.starts_with("missing field")
             }
         }
     }) {

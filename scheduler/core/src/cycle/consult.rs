@@ -38,7 +38,7 @@ const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Extenders' answers so far.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ExtenderAnswers {
     /// No extender was called.
     Nothing,
     /// About the nominated node: the node, if extenders accept it.
@@ -47,7 +47,7 @@ pub(super) enum Said {
     OfAll(Nodes, usize),
 }
 
-impl Said {
+impl ExtenderAnswers {
     /// Returns the answers about all nodes, by row.
     pub(super) fn of_all(&self, cluster: &Cluster) -> Option<Rows> {
         match self {
@@ -222,7 +222,7 @@ impl Scheduler {
             // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
             (Err(error), ConsultStage::Kept(_)) => {
                 tracing::warn!(%error, pod = queued.key.as_str(), "its node was not asked about");
-                self.place(&uid, queued, Said::OfKept(None), now);
+                self.place(&uid, queued, ExtenderAnswers::OfKept(None), now);
             }
             (Err(error), ConsultStage::Victims((text, rejectors, _))) => {
                 let message = diagnosis::without_preemption(&text.0, &error.to_string());
@@ -234,10 +234,10 @@ impl Scheduler {
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.cache.cluster.row(&node).is_some();
-                self.place(&uid, queued, Said::OfKept(takes.then_some(node)), now);
+                self.place(&uid, queued, ExtenderAnswers::OfKept(takes.then_some(node)), now);
             }
             (Ok(ExtenderReply::Nodes(nodes)), ConsultStage::Nodes(count)) => {
-                self.place(&uid, queued, Said::OfAll(nodes, count), now);
+                self.place(&uid, queued, ExtenderAnswers::OfAll(nodes, count), now);
             }
             (Ok(ExtenderReply::Victims(victims)), ConsultStage::Victims(known)) => {
                 let why = self.make_room(&queued, known, &victims, now);

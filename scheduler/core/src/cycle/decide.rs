@@ -13,7 +13,7 @@ use pintle_sched_core::select::PreFilterRefusal;
 use pintle_sched_core::{Plugin, explain};
 
 use super::command::{Command, Fact, Note};
-use super::consult::Said;
+use super::consult::ExtenderAnswers;
 use super::{QueuedPod, Scheduler, Uid};
 use crate::cache::flawed::in_full;
 use crate::cache::{CacheDelta, Nominee};
@@ -37,7 +37,7 @@ pub(super) enum NodeSearch {
 
 /// A search that found no node.
 struct FailedSearch<'a> {
-    said: &'a Said,
+    answers: &'a ExtenderAnswers,
     refusal: Option<&'a PreFilterRefusal>,
     asking: Asking,
 }
@@ -106,14 +106,20 @@ impl Scheduler {
         }
         self.attempts(&uid, &queued);
         self.decides_since = now;
-        self.place(&uid, queued, Said::Nothing, now);
+        self.place(&uid, queued, ExtenderAnswers::Nothing, now);
         true
     }
 
     /// Places a pod, given the extenders' answers so far.
-    pub(super) fn place(&mut self, uid: &Uid, queued: Rc<QueuedPod>, said: Said, now: Duration) {
+    pub(super) fn place(
+        &mut self,
+        uid: &Uid,
+        queued: Rc<QueuedPod>,
+        answers: ExtenderAnswers,
+        now: Duration,
+    ) {
         self.hide_those_away();
-        let found = self.find(uid, &queued, &said, now);
+        let found = self.find(uid, &queued, &answers, now);
         self.count_found(&found, now);
         if self.group.is_some() {
             return self.goes_on(uid, &queued, found, now);
@@ -131,8 +137,8 @@ impl Scheduler {
     /// Counts an evaluation of nodes, whether or not a node passes. Extender calls are part of the
     /// decision, not of the evaluation.
     // k8s: schedule_one.go findNodesThatPassFilters
-    fn count_search(&mut self, profile: usize, said: &Said, failed: bool) {
-        let is_first = matches!(said, Said::Nothing | Said::OfKept(None));
+    fn count_search(&mut self, profile: usize, answers: &ExtenderAnswers, failed: bool) {
+        let is_first = matches!(answers, ExtenderAnswers::Nothing | ExtenderAnswers::OfKept(None));
         if is_first && self.cache.cluster.view().node_count() > 0 {
             self.facts.push(Fact::Searched { profile, failed });
         }
@@ -167,13 +173,13 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         queued: &Rc<QueuedPod>,
-        said: &Said,
+        answers: &ExtenderAnswers,
         now: Duration,
     ) -> Result<NodeSearch, PodRejection> {
         let pod = queued.pod.whole();
         let asking = Asking::with_spec(Rc::clone(&pod), &queued.spec, &mut self.cache);
         let mut asking = asking.map_err(|error| PodRejection::error(in_full(&error)))?;
-        asking.consulted = said.of_all(&self.cache.cluster);
+        asking.consulted = answers.of_all(&self.cache.cluster);
         self.stays_in_placement(&mut asking);
         // Services, device classes and namespaces may have changed since the last attempt.
         let rejected = self.cache.cluster.rejected(&queued.spec, &asking.program);
@@ -181,11 +187,11 @@ impl Scheduler {
         self.begin_attempt(queued, &mut asking)?;
         self.within_budget()?;
         let consults = self.consults(&pod);
-        match said {
-            Said::Nothing => {
+        match answers {
+            ExtenderAnswers::Nothing => {
                 let kept = self.evaluate(|evaluator, cache| evaluator.kept_node(cache, &asking))?;
                 if kept.is_some() {
-                    self.count_search(queued.profile, said, asking.failed().is_some());
+                    self.count_search(queued.profile, answers, asking.failed().is_some());
                 }
                 if let Some((node, true)) = kept {
                     asking.failed().map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
@@ -196,19 +202,19 @@ impl Scheduler {
                     return Ok(self.ask_about_nodes(uid, queued, vec![node], true));
                 }
             }
-            Said::OfKept(Some(node)) => {
+            ExtenderAnswers::OfKept(Some(node)) => {
                 return Ok(NodeSearch::Node(Rc::clone(node), asking.attempt));
             }
-            Said::OfKept(None) | Said::OfAll(..) => {}
+            ExtenderAnswers::OfKept(None) | ExtenderAnswers::OfAll(..) => {}
         }
         let outcome = self.evaluate(|evaluator, cache| evaluator.choose(cache, &asking))?;
-        self.count_batch(queued.profile, said);
+        self.count_batch(queued.profile, answers);
         if let Some(PreFilterRefusal::Error(error)) = &outcome.refusal {
             return Err(PodRejection::error(error.clone()));
         }
         let failed = asking.failed();
         if outcome.refusal.is_none() {
-            self.count_search(queued.profile, said, failed.is_some());
+            self.count_search(queued.profile, answers, failed.is_some());
         }
         failed.map_or(Ok(()), |error| Err(PodRejection::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
@@ -228,7 +234,7 @@ impl Scheduler {
             // A dry run of a group needs no reasons.
             true => Err(PodRejection::of_trial()),
             false => {
-                let search = FailedSearch { said, refusal: outcome.refusal.as_ref(), asking };
+                let search = FailedSearch { answers, refusal: outcome.refusal.as_ref(), asking };
                 self.diagnose_rejection(uid, queued, search, now)
             }
         }
@@ -307,7 +313,7 @@ impl Scheduler {
         if let Some(PreFilterRefusal::PreFilter(plugin, _)) = search.refusal {
             rejectors.insert(*plugin);
         }
-        if search.said.rejects() {
+        if search.answers.rejects() {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
@@ -395,9 +401,9 @@ impl Scheduler {
         }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The previous nomination may not be written to the API yet.
-        let said = queued.pod.nominated_node().unwrap_or_default();
-        let nominated = why.nominated.filter(|node| changed || node != said);
-        self.say(queued, reason, why.message, nominated);
+        let current = queued.pod.nominated_node().unwrap_or_default();
+        let nominated = why.nominated.filter(|node| changed || node != current);
+        self.report_rejection(queued, reason, why.message, nominated);
     }
 
     /// Sets or clears the nomination of a pod before the API has it; returns true if it changed.
@@ -414,7 +420,7 @@ impl Scheduler {
     }
 
     /// Reports why a pod has no node, as an event and as a condition.
-    pub(super) fn say(
+    pub(super) fn report_rejection(
         &mut self,
         queued: &QueuedPod,
         reason: &str,
@@ -432,10 +438,11 @@ impl Scheduler {
             observed_generation: whole.metadata.generation,
             ..PodCondition::default()
         };
-        let saying = Some(digest(&condition));
-        let was_said = queued.said.replace(saying);
+        let digest_now = Some(digest(&condition));
+        let previous = queued.condition_digest.replace(digest_now);
         // A write of the previous condition may still be queued; it must not be the last one.
-        let is_new = !has_condition(&whole, &condition) || was_said.is_some() && was_said != saying;
+        let is_new =
+            !has_condition(&whole, &condition) || previous.is_some() && previous != digest_now;
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
                 pod: Rc::clone(&queued.pod),
@@ -483,11 +490,11 @@ pub(super) fn with_others(
 ) -> (String, Option<String>) {
     match attempt.post_filter(&message) {
         Room::Kept(node) => (text, Some(node)),
-        Room::Never(said) => (format!("{text} {said}"), None),
+        Room::Never(reason) => (format!("{text} {reason}"), None),
         Room::None(added) => {
-            for said in added {
+            for reason in added {
                 let joint = if message == text { "" } else { "," };
-                message = format!("{message}{joint} {said}");
+                message = format!("{message}{joint} {reason}");
             }
             (message, may_preempt.then(String::new))
         }

@@ -36,15 +36,15 @@ impl Scheduler {
         let all = candidate.victims.iter();
         *queued.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
         let pod = pod_ref(queued, &uid);
-        let said = format!("Preempted by pod {uid} on node {node}");
+        let text = format!("Preempted by pod {uid} on node {node}");
         let name = self.reporter(queued.profile);
         let related = Related::Pod(pod.clone());
         let makes_go = !victims.is_empty();
         if makes_go {
             self.facts.push(Fact::Preempted(candidate.victims.len()));
         }
-        self.preempt_in_memory(&mut victims, &name, &related, &said, now);
-        let notes = going(&victims, &name, &related, &said);
+        self.preempt_in_memory(&mut victims, &name, &related, &text, now);
+        let notes = going(&victims, &name, &related, &text);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         // An attempt without victims clears no other pod's nomination.
         // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
@@ -65,13 +65,13 @@ impl Scheduler {
         victims: &mut Vec<PodRef>,
         reporter: &Rc<str>,
         related: &Related,
-        said: &str,
+        text: &str,
         now: Duration,
     ) {
         let gone: Vec<PodRef> =
             victims.extract_if(.., |victim| self.preempt_unbound(&victim.uid, now)).collect();
-        let said = format!("{said} (in kube-scheduler memory).");
-        let notes = going(&gone, reporter, related, &said);
+        let text = format!("{text} (in kube-scheduler memory).");
+        let notes = going(&gone, reporter, related, &text);
         self.commands.extend(notes.into_iter().map(Command::RecordEvent));
     }
 
@@ -100,7 +100,7 @@ pub(super) fn going(
     victims: &[PodRef],
     reporter: &Rc<str>,
     related: &Related,
-    said: &str,
+    text: &str,
 ) -> Vec<Note> {
     let note = |victim: &PodRef| Note {
         about: victim.clone(),
@@ -110,7 +110,7 @@ pub(super) fn going(
         warning: false,
         reason: "Preempted",
         action: "Preempting",
-        note: said.to_owned(),
+        note: text.to_owned(),
     };
     victims.iter().map(note).collect()
 }

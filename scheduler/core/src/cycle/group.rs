@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::command::{Command, Fact};
-use super::consult::Said;
+use super::consult::ExtenderAnswers;
 use super::decide::{NodeSearch, PodRejection};
 use super::devices::Reserving;
 use super::group_room::{NOT_ONE_BY_ONE, VictimSearch};
@@ -65,7 +65,7 @@ pub(super) struct GroupCycle {
     pub(super) came: GroupOutcome,
     pub(super) needs_room: bool,
     /// The message for the group, if not the default.
-    pub(super) said: Option<String>,
+    pub(super) message: Option<String>,
     /// The reason why its pods do not preempt one by one.
     pub(super) never_preempts: Option<&'static str>,
     /// The placements to try, one after the other.
@@ -158,7 +158,7 @@ impl Scheduler {
             tried: Vec::new(),
             came: GroupOutcome::Nowhere,
             needs_room: false,
-            said: None,
+            message: None,
             never_preempts,
             trials: None,
             search: None,
@@ -192,7 +192,7 @@ impl Scheduler {
                 Some((uid, queued)) if !self.still_waits(&uid, &queued) => self.queue.done(&uid),
                 Some((uid, queued)) => {
                     self.decides_since = now;
-                    let found = self.find(&uid, &queued, &Said::Nothing, now);
+                    let found = self.find(&uid, &queued, &ExtenderAnswers::Nothing, now);
                     self.count_found(&found, now);
                     self.found_for_group(&uid, &queued, found, now);
                 }
@@ -369,7 +369,7 @@ impl Scheduler {
     }
 
     fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
-        let GroupCycle { group, profile, left, tried, came, said, unreserved, .. } = cycle;
+        let GroupCycle { group, profile, left, tried, came, message, unreserved, .. } = cycle;
         let mut gives_back = cycle.gives_back;
         gives_back.retain(|(uid, _)| !cycle.had_node.contains(uid));
         if came != GroupOutcome::Fits {
@@ -392,7 +392,7 @@ impl Scheduler {
                     continue;
                 }
                 (GroupOutcome::NeedsRoom, Some(reserved), None) => {
-                    rejected(said.as_deref().unwrap_or(WAITS), &reserved.node)
+                    rejected(message.as_deref().unwrap_or(WAITS), &reserved.node)
                 }
                 (GroupOutcome::Nowhere, Some(_), _) => rejected(TOO_FEW, ""),
                 (_, _, Some(why)) => why,
@@ -413,7 +413,7 @@ impl Scheduler {
             }
             let why = match &came {
                 GroupOutcome::Failed(error) => PodRejection::error(error.clone()),
-                _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),
+                _ => rejected(message.as_deref().unwrap_or(UNSCHEDULABLE), ""),
             };
             self.refuse(&uid, &queued, why, now);
         }
@@ -421,7 +421,7 @@ impl Scheduler {
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
             self.write_nomination(uid);
         }
-        self.report_group(&group, profile, came, said);
+        self.report_group(&group, profile, came, message);
     }
 
     /// Counts the outcome of a group and writes its condition.
@@ -430,17 +430,17 @@ impl Scheduler {
         group: &OfGroup,
         profile: usize,
         came: GroupOutcome,
-        said: Option<String>,
+        message: Option<String>,
     ) {
         let (result, status, reason, message) = match came {
             GroupOutcome::Fits => ("scheduled", "True", "Scheduled", String::new()),
             GroupOutcome::NeedsRoom => {
-                let said = said.unwrap_or_else(|| WAITS.to_owned());
-                ("waiting_on_preemption", "False", "Unschedulable", said)
+                let message = message.unwrap_or_else(|| WAITS.to_owned());
+                ("waiting_on_preemption", "False", "Unschedulable", message)
             }
             GroupOutcome::Nowhere => {
-                let said = said.unwrap_or_else(|| UNSCHEDULABLE.to_owned());
-                ("unschedulable", "False", "Unschedulable", said)
+                let message = message.unwrap_or_else(|| UNSCHEDULABLE.to_owned());
+                ("unschedulable", "False", "Unschedulable", message)
             }
             GroupOutcome::Failed(error) => ("error", "False", "SchedulerError", error),
         };

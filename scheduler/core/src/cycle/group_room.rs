@@ -197,7 +197,7 @@ impl Scheduler {
         self.end_search(cycle, search);
         self.make_room_for_group(cycle.profile, &preemptor, victims, now);
         if cycle.came == GroupOutcome::Nowhere {
-            cycle.said.get_or_insert_with(|| UNSCHEDULABLE.to_owned());
+            cycle.message.get_or_insert_with(|| UNSCHEDULABLE.to_owned());
             cycle.came = GroupOutcome::NeedsRoom;
         }
         false
@@ -236,12 +236,12 @@ impl Scheduler {
         let group = PodRef { key: key.clone(), uid: uid.clone() };
         let name = self.reporter(profile);
         let related = Related::Group(group.clone(), version.clone());
-        let said = format!("Preempted by podgroup {uid} on node cluster");
-        self.preempt_in_memory(&mut victims, &name, &related, &said, now);
+        let text = format!("Preempted by podgroup {uid} on node cluster");
+        self.preempt_in_memory(&mut victims, &name, &related, &text, now);
         if victims.is_empty() {
             return;
         }
-        let notes = going(&victims, &name, &related, &said);
+        let notes = going(&victims, &name, &related, &text);
         let message = format!("{name}: preempting to accommodate a higher priority podgroup");
         self.cache.groups.iter().for_each(|groups| groups.preempts(uid));
         self.commands.push(Command::Evict { victims, pod: group, message, notes });
@@ -290,7 +290,7 @@ fn looks_again(cycle: &mut GroupCycle, search: VictimSearch) {
 
 /// The message of a group that does not fit.
 fn unschedulable(cycle: &GroupCycle) -> &str {
-    cycle.said.as_deref().unwrap_or(UNSCHEDULABLE)
+    cycle.message.as_deref().unwrap_or(UNSCHEDULABLE)
 }
 
 /// Ends the preemption for a group without victims.
@@ -299,8 +299,8 @@ fn stops(cycle: &mut GroupCycle, stop: GroupStop) {
         GroupStop::Failed(error) => cycle.came = GroupOutcome::Failed(error),
         GroupStop::Rejected(why) => {
             let usual = if cycle.came == GroupOutcome::NeedsRoom { WAITS } else { UNSCHEDULABLE };
-            let said = cycle.said.as_deref().unwrap_or(usual);
-            cycle.said = Some(format!("{said}, {why}"));
+            let message = cycle.message.as_deref().unwrap_or(usual);
+            cycle.message = Some(format!("{message}, {why}"));
         }
     }
 }

@@ -6,7 +6,7 @@
 // k8s: pkg/scheduler/framework/runtime/batch.go GetNodeHint, StoreScheduleResults
 
 use super::Scheduler;
-use super::consult::Said;
+use super::consult::ExtenderAnswers;
 
 /// Batching counts of one profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub struct Batches {
 
 impl Scheduler {
     /// Counts the last decision for a pod of this profile.
-    pub(super) fn count_batch(&mut self, profile: usize, said: &Said) {
+    pub(super) fn count_batch(&mut self, profile: usize, answers: &ExtenderAnswers) {
         let handed = self.evaluator.scratch.take_handed();
         let nodes = self.cache.cluster.view().node_count();
         let batches = &mut self.batches[profile];
         batches.expired += handed.outdated;
         batches.incompatible += handed.displaced;
         // An attempt with extender answers evaluates nodes twice, and is counted the first time.
-        if !matches!(said, Said::Nothing) || nodes == 0 {
+        if !matches!(answers, ExtenderAnswers::Nothing) || nodes == 0 {
             return;
         }
         // With nominated pods, two evaluations are one decision.

@@ -236,7 +236,7 @@ impl Scheduler {
         let known = self.queue.get(&uid).map(|known| &known.pod);
         let preempts = Cell::new(known.is_some_and(|known| known.preempts.get()));
         let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
-        let said = Cell::new(known.and_then(|known| known.said.get()));
+        let condition_digest = Cell::new(known.and_then(|known| known.condition_digest.get()));
         let victims = RefCell::new(known.map_or_else(Vec::new, |k| k.victims.borrow().clone()));
         let plugins = self.plugins.of_profile(profile).cloned();
         let by_priority = -i64::from(spec.priority);
@@ -256,7 +256,7 @@ impl Scheduler {
             preempts,
             victims,
             releases,
-            said,
+            condition_digest,
             claims,
             consults: group.is_some() || self.may_consult(&pod),
             group,

@@ -111,7 +111,7 @@ pub struct QueuedPod {
     /// A release of its claims is being written: it is not decided until that ends.
     releases: Cell<bool>,
     /// A digest of the last condition reported for it, which may not be written yet.
-    said: Cell<Option<u64>>,
+    condition_digest: Cell<Option<u64>>,
     /// The known ResourceClaims, if it has any.
     claims: Option<Claims>,
     /// The group that it is decided with, if any.

@@ -223,7 +223,8 @@ impl Scheduler {
             self.net.setbacks.insert(uid, setback);
             let message = of_panic(panic);
             // The pod is set back even if its condition cannot be reported.
-            let _ = panics::catch(|| self.say(&queued, "SchedulerError", message, None));
+            let _ =
+                panics::catch(|| self.report_rejection(&queued, "SchedulerError", message, None));
         }
     }
 

@@ -349,10 +349,10 @@ impl Scheduler {
         let queued = Rc::clone(&waiting.pod);
         *queued.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
         self.count_refusal(uid, &queued, why.is_error, now);
-        let said = queued.pod.nominated_node().is_some();
-        let nominated = Some(String::new()).filter(|_| said || is_told);
+        let had_nomination = queued.pod.nominated_node().is_some();
+        let nominated = Some(String::new()).filter(|_| had_nomination || is_told);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
-        self.say(&queued, reason, why.message, nominated);
+        self.report_rejection(&queued, reason, why.message, nominated);
     }
 
     /// Takes the node from a victim that is not being bound yet; returns true if it was one.

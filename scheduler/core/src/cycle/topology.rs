@@ -52,7 +52,7 @@ impl Scheduler {
         let found = self.placements_of(cycle);
         let mut left = match found {
             Ok(found) if found.is_empty() => {
-                cycle.said = Some(NO_PLACEMENT.to_owned());
+                cycle.message = Some(NO_PLACEMENT.to_owned());
                 return false;
             }
             Ok(found) => VecDeque::from(found),
@@ -120,7 +120,7 @@ impl Scheduler {
         let best = self.best_of(cycle, &done);
         let mut done = done;
         if best.is_none() {
-            cycle.said = Some(format!(
+            cycle.message = Some(format!(
                 "0/{count} placements are available, first placement status: {UNSCHEDULABLE}"
             ));
         }

@@ -330,7 +330,7 @@ impl Attempt {
             let scored: Result<Vec<i64>, PluginError> = scored.collect();
             let mut scored = scored.map_err(|error| failed("Score", name, error))?;
             let run = || plugin.normalize(&self.state, &self.pod, &mut scored);
-            meter::asked(name, "NormalizeScore", run).map_err(|panic| {
+            meter::call_plugin(name, "NormalizeScore", run).map_err(|panic| {
                 failed("NormalizeScore", name, PluginError::new(panic.to_string()))
             })?;
             for (sum, score) in sums.iter_mut().zip(scored) {
@@ -474,11 +474,11 @@ impl Attempt {
 /// The rejection when PreFilter plugins together leave no node.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
 fn nowhere(by: &BTreeSet<Name>) -> Stopped {
-    let said = match by.len() {
+    let plugins = match by.len() {
         1 => format!("plugin {}", by.iter().map(|name| &**name).collect::<String>()),
         _ => format!("plugin(s) {} simultaneously", listed(by)),
     };
-    let reason = format!("node(s) didn't satisfy {said}");
+    let reason = format!("node(s) didn't satisfy {plugins}");
     Stopped::Rejected(others(by).collect(), Code::UnschedulableAndUnresolvable, reason)
 }
 

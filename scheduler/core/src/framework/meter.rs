@@ -55,7 +55,11 @@ impl Failed for () {
 }
 
 /// Calls a plugin; a panic is counted and returned as an error.
-pub(super) fn asked<T>(plugin: &str, point: &str, run: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub(super) fn call_plugin<T>(
+    plugin: &str,
+    point: &str,
+    run: impl FnOnce() -> T,
+) -> Result<T, Panicked> {
     panics::catch(run).inspect_err(|panic| {
         panics::counted("plugin");
         tracing::error!("running {point} plugin {plugin:?}: {panic}");
@@ -70,14 +74,14 @@ impl Attempt {
         run: impl FnOnce() -> T,
         status: impl FnOnce(&T) -> &'static str,
     ) -> T {
-        let run = || asked(plugin, point, run).unwrap_or_else(T::failed);
+        let run = || call_plugin(plugin, point, run).unwrap_or_else(T::failed);
         if !self.is_timed {
             return run();
         }
         let began = Instant::now();
-        let said = run();
-        self.took(plugin, point, status(&said), began.elapsed());
-        said
+        let result = run();
+        self.took(plugin, point, status(&result), began.elapsed());
+        result
     }
 
     pub(super) fn took(
@@ -107,40 +111,40 @@ fn of_rejection(rejection: &Rejection) -> &'static str {
     }
 }
 
-pub(super) fn of_result(said: &Result<(), Rejection>) -> &'static str {
-    said.as_ref().map_or_else(of_rejection, |()| "Success")
+pub(super) fn of_result(result: &Result<(), Rejection>) -> &'static str {
+    result.as_ref().map_or_else(of_rejection, |()| "Success")
 }
 
-pub(super) fn of_nodes(said: &Result<Nodes, Rejection>) -> &'static str {
-    match said {
+pub(super) fn of_nodes(result: &Result<Nodes, Rejection>) -> &'static str {
+    match result {
         Ok(Nodes::Skip) => "Skip",
         Ok(_) => "Success",
         Err(rejection) => of_rejection(rejection),
     }
 }
 
-pub(super) fn of_prepared(said: &Result<bool, PluginError>) -> &'static str {
-    match said {
+pub(super) fn of_prepared(result: &Result<bool, PluginError>) -> &'static str {
+    match result {
         Ok(true) => "Success",
         Ok(false) => "Skip",
         Err(_) => "Error",
     }
 }
 
-pub(super) fn of_done<T>(said: &Result<T, PluginError>) -> &'static str {
-    if said.is_ok() { "Success" } else { "Error" }
+pub(super) fn of_done<T>(result: &Result<T, PluginError>) -> &'static str {
+    if result.is_ok() { "Success" } else { "Error" }
 }
 
-pub(super) fn of_room(said: &Result<Option<String>, Rejection>) -> &'static str {
-    match said {
+pub(super) fn of_room(result: &Result<Option<String>, Rejection>) -> &'static str {
+    match result {
         Ok(Some(_)) => "Success",
         Ok(None) => "Unschedulable",
         Err(rejection) => of_rejection(rejection),
     }
 }
 
-pub(super) fn of_permission(said: &Result<Permission, Rejection>) -> &'static str {
-    match said {
+pub(super) fn of_permission(result: &Result<Permission, Rejection>) -> &'static str {
+    match result {
         Ok(Permission::Granted) => "Success",
         Ok(Permission::Wait(_)) => "Wait",
         Err(rejection) => of_rejection(rejection),

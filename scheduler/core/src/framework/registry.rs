@@ -267,8 +267,8 @@ impl Plugins {
     /// Returns the plugin that gates the pod, if any.
     pub(crate) fn gate(&self, pod: &Pod) -> Option<Name> {
         let refuses = |(name, _, plugin): &(Name, i64, Rc<dyn PreEnqueue>)| {
-            let said = meter::asked(name, "PreEnqueue", || plugin.pre_enqueue(pod));
-            (!matches!(said, Ok(Ok(())))).then(|| Rc::clone(name))
+            let result = meter::call_plugin(name, "PreEnqueue", || plugin.pre_enqueue(pod));
+            (!matches!(result, Ok(Ok(())))).then(|| Rc::clone(name))
         };
         self.pre_enqueues.iter().find_map(refuses)
     }
@@ -276,7 +276,7 @@ impl Plugins {
     /// Returns the sort key of a pod in the queue.
     pub(crate) fn rank(&self, pod: &Pod) -> Option<i64> {
         let (name, _, plugin) = self.queue_sorts.first()?;
-        meter::asked(name, "QueueSort", || plugin.rank(pod)).ok()
+        meter::call_plugin(name, "QueueSort", || plugin.rank(pod)).ok()
     }
 
     /// Returns true if an event may help a pod that these plugins rejected. Always true for an
@@ -286,7 +286,7 @@ impl Plugins {
             let events = self.events.get(name);
             let asks = |events: &Rc<dyn EnqueueExtensions>| {
                 let run = || events.may_help(pod, happened);
-                meter::asked(name, "EventsToRegister", run).unwrap_or(true)
+                meter::call_plugin(name, "EventsToRegister", run).unwrap_or(true)
             };
             events.is_none_or(asks)
         };

@@ -14,7 +14,7 @@ use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::snapshot::View;
 
 use super::Attempt;
-use super::meter::{Failed, asked};
+use super::meter::{Failed, call_plugin};
 use super::points::{CycleState, NodeInfo};
 
 /// Pods that a dry run adds to one node.
@@ -53,7 +53,7 @@ impl Attempt {
     fn comes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
             let run = || plugin.add_pod(state, &self.pod, other, info);
-            let added = asked(name, "AddPod", run).unwrap_or_else(Failed::failed);
+            let added = call_plugin(name, "AddPod", run).unwrap_or_else(Failed::failed);
             added.map_err(|why| self.rejects("AddPod", name, why))?;
         }
         Ok(())
@@ -63,7 +63,7 @@ impl Attempt {
     fn goes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
             let run = || plugin.remove_pod(state, &self.pod, other, info);
-            let removed = asked(name, "RemovePod", run).unwrap_or_else(Failed::failed);
+            let removed = call_plugin(name, "RemovePod", run).unwrap_or_else(Failed::failed);
             removed.map_err(|why| self.rejects("RemovePod", name, why))?;
         }
         Ok(())

@@ -106,7 +106,7 @@ struct NoteState {
     /// Number of occurrences.
     count: i32,
     /// The last written count; zero before the first write.
-    said: i32,
+    written_count: i32,
     tries: u32,
     seen: Instant,
     written: Instant,
@@ -166,7 +166,7 @@ pub(super) struct Book {
     settled: usize,
     lost: u64,
     /// Number of lost notes that was logged.
-    said_lost: u64,
+    logged_lost: u64,
     is_losing: bool,
 }
 
@@ -191,7 +191,7 @@ impl Book {
             bytes_max,
             settled: 0,
             lost: 0,
-            said_lost: 0,
+            logged_lost: 0,
             is_losing: false,
         }
     }
@@ -205,7 +205,7 @@ impl Book {
             known.count = known.count.saturating_add(1);
             (known.last, known.seen, known.is_over) = (at, now, false);
             // The second occurrence makes it a series; from then on it is written periodically.
-            if known.state != State::Settled || known.said > 1 {
+            if known.state != State::Settled || known.written_count > 1 {
                 return None;
             }
             self.enqueue(&same);
@@ -221,7 +221,7 @@ impl Book {
             first: at,
             last: at,
             count: 1,
-            said: 0,
+            written_count: 0,
             tries: 0,
             seen: now,
             written: now,
@@ -244,7 +244,7 @@ impl Book {
         let known = self.notes.get_mut(&same)?;
         known.state = State::IsSent;
         let NoteState { first, last, count, .. } = *known;
-        Some(EventRequest { same, first, is_made: known.said > 0, count, last })
+        Some(EventRequest { same, first, is_made: known.written_count > 0, count, last })
     }
 
     /// Returns when this sink has work at the latest, if nothing new is recorded.
@@ -267,9 +267,9 @@ impl Book {
             }
             self.lost += 1;
         }
-        (known.tries, known.said, known.written) = (0, request.count, now);
+        (known.tries, known.written_count, known.written) = (0, request.count, now);
         known.state = State::Settled;
-        let becomes_series = known.said < 2 && known.count > 1;
+        let becomes_series = known.written_count < 2 && known.count > 1;
         let is_over = known.is_over;
         self.settled += 1;
         if is_over {
@@ -286,7 +286,7 @@ impl Book {
             self.notes.iter_mut().filter(|(_, known)| known.state == State::Settled)
         {
             let is_over = now.duration_since(known.seen) > SERIES_OVER;
-            let is_behind = known.count > known.said;
+            let is_behind = known.count > known.written_count;
             let is_due = now.duration_since(known.written) > WRITE_AGAIN;
             if is_behind && (is_over || is_due) {
                 known.is_over = is_over;
@@ -306,12 +306,12 @@ impl Book {
 
     /// Returns what to log about lost notes, once each.
     pub(super) fn loss(&mut self) -> Option<Loss> {
-        let new = self.lost - self.said_lost;
+        let new = self.lost - self.logged_lost;
         if new == 0 {
             return None;
         }
         if self.is_idle() {
-            (self.said_lost, self.is_losing) = (self.lost, false);
+            (self.logged_lost, self.is_losing) = (self.lost, false);
             return Some(Loss::Ended(new));
         }
         (!std::mem::replace(&mut self.is_losing, true)).then_some(Loss::Begins)

@@ -90,8 +90,8 @@ fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), LimitViolation> {
         let head = format!("minimum {name} usage per {kind} is {}", least.canonical());
         match (requests.get(&name), limits.get(&name)) {
             (None, _) => return broken(head, "no request is specified"),
-            (Some(asked), _) if *asked < least => {
-                return broken(head, &format!("request is {}", asked.canonical()));
+            (Some(request), _) if *request < least => {
+                return broken(head, &format!("request is {}", request.canonical()));
             }
             (_, Some(most)) if *most < least => {
                 return broken(head, &format!("limit is {}", most.canonical()));
@@ -106,8 +106,8 @@ fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), LimitViolation> {
             (Some(limit), _) if *limit > most => {
                 return broken(head, &format!("limit is {}", limit.canonical()));
             }
-            (_, Some(asked)) if *asked > most => {
-                return broken(head, &format!("request is {}", asked.canonical()));
+            (_, Some(request)) if *request > most => {
+                return broken(head, &format!("request is {}", request.canonical()));
             }
             _ => {}
         }
@@ -115,14 +115,14 @@ fn one(limit: &LimitRangeItem, used: &Used) -> Result<(), LimitViolation> {
     for (name, ratio) in amounts(limit.max_limit_request_ratio.as_ref()) {
         let head = format!("{name} max limit to request ratio per {kind} is {}", ratio.canonical());
         let given = |list: &Amounts| list.get(&name).copied().filter(|amount| !amount.is_zero());
-        let Some(asked) = given(requests) else {
+        let Some(request) = given(requests) else {
             return broken(head, "no request is specified or request is 0");
         };
         let Some(most) = given(limits) else {
             return broken(head, "no limit is specified or limit is 0");
         };
-        if most > asked.times(ratio) {
-            let is = most.approximate() / asked.approximate();
+        if most > request.times(ratio) {
+            let is = most.approximate() / request.approximate();
             return broken(head, &format!("provided ratio is {is:.3}"));
         }
     }

@@ -13,7 +13,7 @@ use pintle_sched_core::snapshot::pods::PodId;
 use super::SchedulerWorld;
 use crate::cache::{CacheDelta, Nominee};
 use crate::cycle::command::{Command, Note};
-use crate::cycle::consult::Said;
+use crate::cycle::consult::ExtenderAnswers;
 use crate::cycle::group::{GroupCycle, GroupOutcome};
 use crate::cycle::group_room::VictimSearch;
 use crate::cycle::reprieve::Reprieve;
@@ -211,7 +211,7 @@ fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str])
         tried: Vec::new(),
         came: GroupOutcome::Nowhere,
         needs_room: false,
-        said: None,
+        message: None,
         never_preempts: None,
         trials: None,
         search: Some(search),
@@ -221,7 +221,7 @@ fn fits_without(scheduler: &mut Scheduler, room: &GroupPreemption, away: &[Str])
     });
     scheduler.cache.devices.decides_group(true);
     while let Some((uid, queued)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
-        let found = scheduler.find(&uid, &queued, &Said::Nothing, room.now);
+        let found = scheduler.find(&uid, &queued, &ExtenderAnswers::Nothing, room.now);
         scheduler.found_for_group(&uid, &queued, found, room.now);
     }
     let mut cycle = scheduler.group.take().expect("it is being decided");

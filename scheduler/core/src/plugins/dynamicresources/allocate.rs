@@ -20,7 +20,7 @@ use super::answer;
 use super::constraint::Constraint;
 use super::offer::{AllocationNode, Offers};
 use super::pools::{State, pools};
-use super::request::{ALL, AskedDevice, EXACT, asked, name, requests};
+use super::request::{ALL, AskedDevice, EXACT, device_claim, name, requests};
 use super::search::{RequestIndex, Search, SearchRequest, SearchStop, Spot};
 use super::selectors::Selectors;
 use super::usage::Usage;
@@ -108,9 +108,9 @@ fn prepare<'a>(
         let mut of_request = usize::MAX;
         for (sub, request) in AskedDevice::all(request).into_iter().enumerate() {
             let key = RequestIndex { claim: at, request: number, sub };
-            let asked = read(search, claim, request, key)?;
-            of_request = of_request.min(asked.count);
-            search.requests[at][number].push(Rc::new(asked));
+            let alternative = read(search, claim, request, key)?;
+            of_request = of_request.min(alternative.count);
+            search.requests[at][number].push(Rc::new(alternative));
         }
         least += if search.requests[at][number].is_empty() { 0 } else { of_request };
     }
@@ -120,7 +120,7 @@ fn prepare<'a>(
         let error = format!("claim {name}: number of requested devices {least} {limit}");
         return Err(SearchStop::Error(error));
     }
-    let constraints = asked(claim).and_then(|asked| asked.constraints.as_deref());
+    let constraints = device_claim(claim).and_then(|devices| devices.constraints.as_deref());
     let lists = search.world.selectors.have_lists();
     let read = |(at, constraint)| {
         Constraint::read(constraint, lists).ok_or_else(|| {
@@ -156,22 +156,22 @@ fn read<'a>(
         let (class, kind) = (request.class, "deviceclass.resource.k8s.io");
         format!("{whose}: could not retrieve device class {class}: {kind} {class:?} not found")
     })?;
-    let mut asked = SearchRequest { request, class, count: 0, all: Vec::new() };
+    let mut alternative = SearchRequest { request, class, count: 0, all: Vec::new() };
     match request.mode {
-        EXACT => asked.count = usize::try_from(request.count).unwrap_or(usize::MAX),
+        EXACT => alternative.count = usize::try_from(request.count).unwrap_or(usize::MAX),
         ALL => {
-            asked.all = all_devices(search, &asked, key, &whose)?;
-            asked.count = asked.all.len();
+            alternative.all = all_devices(search, &alternative, key, &whose)?;
+            alternative.count = alternative.all.len();
         }
         other => return Err(format!("{whose}: unsupported count mode {other}").into()),
     }
-    Ok(asked)
+    Ok(alternative)
 }
 
 /// Returns all devices that fit a request.
 fn all_devices(
     search: &mut Search,
-    asked: &SearchRequest,
+    alternative: &SearchRequest,
     key: RequestIndex,
     whose: &str,
 ) -> Result<Vec<Spot>, SearchStop> {
@@ -188,7 +188,7 @@ fn all_devices(
             for device in 0..search.pools[pool].near[slice].devices.len() {
                 search.pace()?;
                 let spot = Spot { pool, slice, device };
-                if search.fits(asked, key, spot)? && search.has_capacity(asked, spot) {
+                if search.fits(alternative, key, spot)? && search.has_capacity(alternative, spot) {
                     found.push(spot);
                 }
             }

@@ -14,7 +14,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::offer::Reach;
-use super::request::{asked, requests};
+use super::request::{device_claim, requests};
 use super::search::{ChosenDevice, Search, SearchRequest};
 
 /// A slice whose node selector has several terms.
@@ -57,7 +57,7 @@ pub(super) fn results(
     search.claims.iter().enumerate().map(one).collect()
 }
 
-fn asked_of<'a, 's>(search: &'s Search<'a>, chosen: &ChosenDevice) -> &'s SearchRequest<'a> {
+fn alternative_of<'a, 's>(search: &'s Search<'a>, chosen: &ChosenDevice) -> &'s SearchRequest<'a> {
     &search.requests[chosen.key.claim][chosen.key.request][chosen.key.sub]
 }
 
@@ -66,22 +66,22 @@ fn result(
     chosen: &ChosenDevice,
     share_id: &mut dyn FnMut() -> String,
 ) -> DeviceRequestAllocationResult {
-    let (asked, device) = (asked_of(search, chosen), search.device(chosen.spot));
+    let (alternative, device) = (alternative_of(search, chosen), search.device(chosen.spot));
     let part = chosen.part.iter().flatten();
     let part = part.map(|(name, amount)| (name.clone(), Quantity(amount.canonical())));
     let part: std::collections::BTreeMap<_, _> = part.collect();
     let id = &device.id;
     DeviceRequestAllocationResult {
-        admin_access: asked.request.is_admin.then_some(true),
+        admin_access: alternative.request.is_admin.then_some(true),
         binding_conditions: device.conditions.clone(),
         binding_failure_conditions: device.failures.clone(),
         consumed_capacity: (!part.is_empty()).then_some(part),
         device: id.device.to_string(),
         driver: id.driver.to_string(),
         pool: id.pool.to_string(),
-        request: asked.request.full_name(),
+        request: alternative.request.full_name(),
         share_id: device.is_shareable.then(share_id),
-        tolerations: asked.request.tolerations.clone(),
+        tolerations: alternative.request.tolerations.clone(),
     }
 }
 
@@ -94,24 +94,24 @@ fn config(search: &Search, at: usize, claim: &ResourceClaim) -> Vec<DeviceAlloca
         search.requests[at][request].get(sub)
     };
     for number in 0..requests(claim).len() {
-        let Some(asked) = chosen(number) else { continue };
-        let class = asked.class.metadata.name.as_deref().unwrap_or_default();
+        let Some(alternative) = chosen(number) else { continue };
+        let class = alternative.class.metadata.name.as_deref().unwrap_or_default();
         if let Some(known) = of_class.get(class) {
             for one in &mut all[known.clone()] {
-                one.requests.get_or_insert_default().push(asked.request.full_name());
+                one.requests.get_or_insert_default().push(alternative.request.full_name());
             }
             continue;
         }
         let from = all.len();
-        let own = asked.class.spec.config.iter().flatten();
+        let own = alternative.class.spec.config.iter().flatten();
         all.extend(own.map(|config| DeviceAllocationConfiguration {
             opaque: config.opaque.clone(),
-            requests: Some(vec![asked.request.full_name()]),
+            requests: Some(vec![alternative.request.full_name()]),
             source: "FromClass".to_owned(),
         }));
         of_class.insert(class, from..all.len());
     }
-    let own = asked(claim).and_then(|asked| asked.config.as_deref()).unwrap_or_default();
+    let own = device_claim(claim).and_then(|devices| devices.config.as_deref()).unwrap_or_default();
     for config in own {
         let wanted = config.requests.as_deref().unwrap_or_default();
         if wanted.is_empty() {
@@ -119,7 +119,7 @@ fn config(search: &Search, at: usize, claim: &ResourceClaim) -> Vec<DeviceAlloca
             continue;
         }
         for (number, request) in requests(claim).iter().enumerate() {
-            let full = chosen(number).map(|asked| asked.request.full_name());
+            let full = chosen(number).map(|alternative| alternative.request.full_name());
             if wanted.contains(&request.name) || full.is_some_and(|full| wanted.contains(&full)) {
                 all.push(from_claim(config));
             }

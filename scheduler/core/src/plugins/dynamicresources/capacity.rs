@@ -14,32 +14,32 @@ use super::offer::{Capacity, Counters, Policy, amount};
 /// Returns the amounts that a request takes of a device.
 // k8s: GetConsumedCapacityFromRequest, calculateConsumedCapacity
 pub(super) fn consumed(
-    asked: Option<&CapacityRequirements>,
+    requirements: Option<&CapacityRequirements>,
     has: &BTreeMap<String, Capacity>,
 ) -> Counters {
-    has.iter().map(|(name, capacity)| (name.clone(), one(asked, name, capacity))).collect()
+    has.iter().map(|(name, capacity)| (name.clone(), one(requirements, name, capacity))).collect()
 }
 
-fn one(asked: Option<&CapacityRequirements>, name: &str, capacity: &Capacity) -> Amount {
-    let asked = asked.and_then(|asked| asked.requests.as_ref()?.get(name)).map(amount);
-    let Some(asked) = asked else {
+fn one(requirements: Option<&CapacityRequirements>, name: &str, capacity: &Capacity) -> Amount {
+    let requested = requirements.and_then(|all| all.requests.as_ref()?.get(name)).map(amount);
+    let Some(requested) = requested else {
         let default = capacity.policy.as_ref().and_then(|policy| policy.default);
         return default.unwrap_or(capacity.value);
     };
-    let Some(policy) = &capacity.policy else { return asked };
+    let Some(policy) = &capacity.policy else { return requested };
     if let Some((least, _, step)) = policy.range {
-        return in_range(asked, least, step);
+        return in_range(requested, least, step);
     }
-    policy.values.iter().copied().find(|value| asked <= *value).unwrap_or(asked)
+    policy.values.iter().copied().find(|value| requested <= *value).unwrap_or(requested)
 }
 
 // k8s: roundUpRange
-fn in_range(asked: Amount, least: Amount, step: Option<Amount>) -> Amount {
-    if asked < least {
+fn in_range(requested: Amount, least: Amount, step: Option<Amount>) -> Amount {
+    if requested < least {
         return least;
     }
-    let Some(step) = step.map(Amount::units).filter(|step| *step > 0) else { return asked };
-    let over = asked.units().saturating_sub(least.units());
+    let Some(step) = step.map(Amount::units).filter(|step| *step > 0) else { return requested };
+    let over = requested.units().saturating_sub(least.units());
     let steps = over.div_euclid(step) + i64::from(over % step != 0);
     Amount::from_bytes(least.units().saturating_add(steps.saturating_mul(step)))
 }
@@ -61,16 +61,17 @@ fn violates(taken: Amount, policy: &Policy) -> bool {
 /// search?
 // k8s: CmpRequestOverCapacity
 pub(super) fn is_left(
-    asked: Option<&CapacityRequirements>,
+    requirements: Option<&CapacityRequirements>,
     has: &BTreeMap<String, Capacity>,
     used: [Option<&Counters>; 2],
 ) -> bool {
-    let mut names = asked.iter().flat_map(|asked| asked.requests.iter().flatten());
+    let mut names =
+        requirements.iter().flat_map(|requirements| requirements.requests.iter().flatten());
     if !names.all(|(name, _)| has.contains_key(name)) {
         return false;
     }
     has.iter().all(|(name, capacity)| {
-        let taken = one(asked, name, capacity);
+        let taken = one(requirements, name, capacity);
         let used = used.into_iter().flatten().filter_map(|used| used.get(name));
         let sum = used.fold(taken, |sum, used| sum + *used);
         !capacity.policy.as_ref().is_some_and(|policy| violates(taken, policy))

@@ -58,8 +58,9 @@ pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
     }
     for device in results(claim).filter(|device| !conditions(device).is_empty()) {
         let Some(status) = status_of(claim, device) else { return Readiness::Waits };
-        let said = status.conditions.as_deref().unwrap_or_default();
-        let is_true = |kind: &String| said.iter().find(|c| c.type_ == *kind && c.status == "True");
+        let reported = status.conditions.as_deref().unwrap_or_default();
+        let is_true =
+            |kind: &String| reported.iter().find(|c| c.type_ == *kind && c.status == "True");
         let failures = device.binding_failure_conditions.iter().flatten();
         if let Some(failed) = failures.filter_map(is_true).next() {
             let name = claim.metadata.name.as_deref().unwrap_or_default();

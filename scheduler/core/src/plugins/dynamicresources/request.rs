@@ -108,13 +108,13 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
 }
 
 /// Returns the device part of a claim's spec.
-pub(super) fn asked(claim: &ResourceClaim) -> Option<&DeviceClaim> {
+pub(super) fn device_claim(claim: &ResourceClaim) -> Option<&DeviceClaim> {
     claim.spec.devices.as_ref()
 }
 
 /// Returns the requests of a claim.
 pub(super) fn requests(claim: &ResourceClaim) -> &[DeviceRequest] {
-    asked(claim).and_then(|asked| asked.requests.as_deref()).unwrap_or_default()
+    device_claim(claim).and_then(|devices| devices.requests.as_deref()).unwrap_or_default()
 }
 
 /// Returns namespace and name of a claim.

@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
             return SearchStep::Request(claim + 1, 0);
         };
         let key = RequestIndex { claim, request, sub: 0 };
-        if subs.first().is_some_and(|asked| asked.request.parent.is_some()) {
+        if subs.first().is_some_and(|alternative| alternative.request.parent.is_some()) {
             open.push(OpenStep::Alternative { key, all_too_many: true });
         }
         SearchStep::Device(key, 0, Spot::default())
@@ -209,22 +209,22 @@ impl<'a> Search<'a> {
         open: &mut Vec<OpenStep>,
     ) -> Result<SearchStep, SearchStop> {
         self.pace()?;
-        let asked = &self.requests[key.claim][key.request][key.sub];
-        let wants_all = asked.request.mode == ALL;
-        if wants_all && asked.all.is_empty() {
+        let alternative = &self.requests[key.claim][key.request][key.sub];
+        let wants_all = alternative.request.mode == ALL;
+        if wants_all && alternative.all.is_empty() {
             return Ok(SearchStep::Back(Ok(false)));
         }
-        if number >= asked.count {
+        if number >= alternative.count {
             return Ok(SearchStep::Request(key.claim, key.request + 1));
         }
-        let others = asked.count - number;
+        let others = alternative.count - number;
         if self.results[key.claim].len().saturating_add(others) > RESULTS_MAX {
             return Err(SearchStop::TooMany);
         }
         if !wants_all {
             return self.search_from(key, number, from, open);
         }
-        let spot = asked.all[number];
+        let spot = alternative.all[number];
         if !self.take(key, spot)? {
             return Ok(SearchStep::Back(Ok(false)));
         }
@@ -319,16 +319,16 @@ impl<'a> Search<'a> {
         if self.is_in_use(key, spot) {
             return Ok(false);
         }
-        let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
-        Ok(self.fits(&asked, key, spot)? && self.has_capacity(&asked, spot))
+        let alternative = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
+        Ok(self.fits(&alternative, key, spot)? && self.has_capacity(&alternative, spot))
     }
 
     /// Is the device in use? For admin access: is it already allocated to this claim?
     fn is_in_use(&self, key: RequestIndex, spot: Spot) -> bool {
-        let asked = &self.requests[key.claim][key.request][key.sub];
+        let alternative = &self.requests[key.claim][key.request][key.sub];
         let device = self.device(spot);
         let giving = self.giving.get(&device.id);
-        match asked.request.is_admin {
+        match alternative.request.is_admin {
             true => giving.is_some_and(|claims| claims.contains(&key.claim)),
             false => {
                 self.world.usage.is_taken(&device.id)
@@ -341,7 +341,7 @@ impl<'a> Search<'a> {
     // k8s: allocator_incubating.go isSelectable
     pub(super) fn fits(
         &mut self,
-        asked: &SearchRequest,
+        alternative: &SearchRequest,
         key: RequestIndex,
         spot: Spot,
     ) -> Result<bool, SearchStop> {
@@ -349,8 +349,8 @@ impl<'a> Search<'a> {
             return Ok(*known);
         }
         let device = self.device(spot);
-        let class = asked.class.metadata.name.as_deref().unwrap_or_default();
-        let of_class = asked.class.spec.selectors.as_deref().unwrap_or_default();
+        let class = alternative.class.metadata.name.as_deref().unwrap_or_default();
+        let of_class = alternative.class.spec.selectors.as_deref().unwrap_or_default();
         let DeviceOffers { selectors, budget, is_late, .. } = self.world;
         if is_late() {
             return Err(SearchStop::Late);
@@ -362,24 +362,24 @@ impl<'a> Search<'a> {
         let claim = SelectorOrigin { namespace, whose: &|| format!("claim {}", name(claim)) };
         let limits = EvaluationLimits { budget, is_late };
         let found = selectors.all_match(of_class, device, limits, &class)?
-            && selectors.all_match(asked.request.selectors, device, limits, &claim)?
+            && selectors.all_match(alternative.request.selectors, device, limits, &claim)?
             && (self.slice(spot).reach != Reach::PerDevice || device.reach.is(self.place));
         self.fits.insert((key, spot), found);
         Ok(found)
     }
 
     /// Is enough of the device's capacity left for the request?
-    pub(super) fn has_capacity(&self, asked: &SearchRequest, spot: Spot) -> bool {
+    pub(super) fn has_capacity(&self, alternative: &SearchRequest, spot: Spot) -> bool {
         let device = self.device(spot);
         let used = [self.world.usage.parts(&device.id), self.parts.get(&device.id)];
         let used = used.map(|parts| parts.map(|parts| &parts.used));
-        capacity::is_left(asked.request.capacity, &device.capacity, used)
+        capacity::is_left(alternative.request.capacity, &device.capacity, used)
     }
 
     /// Takes a device for a request if it fits.
     fn take(&mut self, key: RequestIndex, spot: Spot) -> Result<bool, SearchStop> {
-        let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
-        let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
+        let alternative = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
+        let (slice, request) = (Rc::clone(self.slice(spot)), alternative.request);
         let device = &slice.devices[spot.device];
         let is_busy = self.is_in_use(key, spot) && !(device.is_shareable && request.is_admin);
         if is_busy || device.keeps_off(&request) || !self.take_counters(spot.pool, device) {
@@ -404,7 +404,7 @@ impl<'a> Search<'a> {
         }
         // Capacity is checked after constraints, because a violated constraint is an error even
         // without capacity.
-        if !self.has_capacity(&asked, spot) {
+        if !self.has_capacity(&alternative, spot) {
             self.constraints[key.claim].iter_mut().for_each(|one| one.remove(parent, sub));
             self.give_counters_back(spot.pool, device);
             return Ok(false);
@@ -438,8 +438,8 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let asked = &self.requests[key.claim][key.request][key.sub];
-        let (parent, sub) = asked.request.names();
+        let alternative = &self.requests[key.claim][key.request][key.sub];
+        let (parent, sub) = alternative.request.names();
         self.constraints[key.claim].iter_mut().for_each(|one| one.remove(parent, sub));
         self.give_counters_back(spot.pool, device);
     }

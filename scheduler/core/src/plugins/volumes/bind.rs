@@ -270,7 +270,7 @@ fn key_of(claim: &ObjectReference) -> ObjectKey {
 }
 
 /// Compares resource versions, which are growing numbers.
-fn is_older(told: &str, written: &str) -> bool {
+fn is_older(observed: &str, written: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-    number(told) < number(written)
+    number(observed) < number(written)
 }

@@ -260,7 +260,7 @@ impl Volumes {
         spent.pay(8 + if class.is_some() { capacities } else { 0 }, PURPOSE)?;
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
         let key = key_of(claim);
-        let size = self.claims.get(&key).map(|claim| asked(claim)).unwrap_or_default();
+        let size = self.claims.get(&key).map(|claim| requested_storage(claim)).unwrap_or_default();
         Ok(LateClaim { key, size, selected, given, list, provision })
     }
 
@@ -354,7 +354,7 @@ impl Volumes {
         if !counts || requests(claim).is_none() {
             return Some((nodes, None));
         }
-        let size = asked(claim).units();
+        let size = requested_storage(claim).units();
         let mut roomy = Bits::default();
         roomy.reset(nodes.words().len() * 64);
         let name = class.metadata.name.as_deref().unwrap_or_default();
@@ -421,7 +421,7 @@ fn requests(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 }
 
 /// Returns the storage that a claim requests.
-pub(super) fn asked(claim: &PersistentVolumeClaim) -> Amount {
+pub(super) fn requested_storage(claim: &PersistentVolumeClaim) -> Amount {
     requests(claim).and_then(|size| Amount::parse(&size.0)).unwrap_or_default()
 }
 

@@ -16,7 +16,7 @@ use pintle_sched_core::Cluster;
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
-use super::binding::{asked, belongs, capacity, matches, modes};
+use super::binding::{belongs, capacity, matches, modes, requested_storage};
 use super::{Volumes, class_of_claim, class_of_volume};
 
 /// Label of budget steps spent on matching.
@@ -89,7 +89,7 @@ impl Matcher {
     /// Returns the volume reserved for a claim.
     pub(super) fn given(&self, claim: &PersistentVolumeClaim) -> Option<Rc<PersistentVolume>> {
         let owner = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
-        let size = asked(claim);
+        let size = requested_storage(claim);
         let does = |volume: &&Rc<PersistentVolume>| {
             capacity(volume) >= size
                 && modes(claim, volume).is_some()
@@ -117,7 +117,7 @@ impl Matcher {
                 self.lists.len() - 1
             }
         };
-        let size = asked(claim);
+        let size = requested_storage(claim);
         Ok((at, self.lists[at].partition_point(|candidate| candidate.room < size)))
     }
 

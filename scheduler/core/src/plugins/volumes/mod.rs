@@ -76,19 +76,20 @@ fn name(metadata: &ObjectMeta) -> String {
 impl Volumes {
     /// Returns a claim; an assumed one takes precedence.
     pub fn claim(&self, key: &ObjectKey) -> Option<&Rc<PersistentVolumeClaim>> {
-        let told = self.claims.get(key)?;
+        let observed = self.claims.get(key)?;
         let assumed = self.assumed_claims.get(key);
         let is_good =
-            |a: &&Rc<PersistentVolumeClaim>| version(&a.metadata) == version(&told.metadata);
-        Some(assumed.filter(is_good).unwrap_or(told))
+            |a: &&Rc<PersistentVolumeClaim>| version(&a.metadata) == version(&observed.metadata);
+        Some(assumed.filter(is_good).unwrap_or(observed))
     }
 
     /// Returns a volume; an assumed one takes precedence.
     pub fn volume(&self, name: &str) -> Option<&Rc<PersistentVolume>> {
-        let told = self.volumes.get(name)?;
+        let observed = self.volumes.get(name)?;
         let assumed = self.assumed_volumes.get(name);
-        let is_good = |a: &&Rc<PersistentVolume>| version(&a.metadata) == version(&told.metadata);
-        Some(assumed.filter(is_good).unwrap_or(told))
+        let is_good =
+            |a: &&Rc<PersistentVolume>| version(&a.metadata) == version(&observed.metadata);
+        Some(assumed.filter(is_good).unwrap_or(observed))
     }
 
     /// Adds or updates an object. Returns the event for queueing hints.

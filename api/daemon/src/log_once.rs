@@ -27,10 +27,10 @@ impl RepeatSuppressor {
     /// Takes the result of a check.
     pub fn take(&mut self, found: Option<String>, now: Instant) -> Option<RepeatLine> {
         let Some(found) = found else {
-            return self.0.take().map(|(told, _)| RepeatLine::Over(told));
+            return self.0.take().map(|(logged, _)| RepeatLine::Over(logged));
         };
-        let is_known = |(told, at): &&(String, Instant)| {
-            *told == found && now.saturating_duration_since(*at) < AGAIN_AFTER
+        let is_known = |(logged, at): &&(String, Instant)| {
+            *logged == found && now.saturating_duration_since(*at) < AGAIN_AFTER
         };
         if self.0.as_ref().filter(is_known).is_some() {
             return None;
