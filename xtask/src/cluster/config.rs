@@ -32,8 +32,8 @@ pub(crate) fn registry_hosts() -> String {
 }
 
 /// containerd's own configuration; its folders are the usual ones. `registries` is the folder of
-/// its rules for registries.
-pub(crate) fn containerd(runtime: &Runtime, registries: &Path) -> String {
+/// its rules for registries; systemd makes the containers' cgroups if `by_systemd`.
+pub(crate) fn containerd(runtime: &Runtime, registries: &Path, by_systemd: bool) -> String {
     let (cni, runc) = (runtime.cni(), runtime.program("runc"));
     let (cni, runc, registries) = (cni.display(), runc.display(), registries.display());
     let mut text = format!(
@@ -51,7 +51,7 @@ pub(crate) fn containerd(runtime: &Runtime, registries: &Path) -> String {
         let at = format!("plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{handler}");
         text += &format!(
             "[{at}]\nruntime_type = \"io.containerd.runc.v2\"\n\
-             [{at}.options]\nBinaryName = \"{runc}\"\n"
+             [{at}.options]\nBinaryName = \"{runc}\"\nSystemdCgroup = {by_systemd}\n"
         );
     }
     text
@@ -134,7 +134,7 @@ pub(super) fn proxy_rights() -> Value {
 }
 
 /// kube-proxy's arguments. The host's connection tracking is not ours to size.
-pub(super) fn proxy_arguments(kubeconfig: &Path, node: &str) -> Vec<String> {
+pub(crate) fn proxy_arguments(kubeconfig: &Path, node: &str) -> Vec<String> {
     let mut args = vec![
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--hostname-override={node}"),

@@ -3,18 +3,24 @@
 //!
 //! Input: names of nodes. Output: an API server with its store, keys for the nodes, and for each
 //! the wire that its guest is started with: a tap device at the bridge of the control plane's
-//! machine. Scheduler, controllers and registry are not started: pods name their node and images.
+//! machine. For pods that name their node and their images an API server is enough; nodes of a
+//! whole cluster have the scheduler, the controllers, the registry and the DNS as well.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::layout::{CONTROL, address, number, pod_range};
-use super::{Cluster, TOOLS, control, network, pki};
+use super::layout::{CONTROL, DNS_SERVICE, address, number, pod_range};
+use super::{Cluster, TOOLS, config, control, network, pki};
 use crate::apt;
+use crate::runtime::{Runtime, Version};
 use crate::shell::timed;
 use crate::uml::Wire;
+
+/// Memory that a guest promises to no pod: the overlay of its root is memory too.
+const GUEST_RESERVED: &str = "3Gi";
 
 impl Cluster {
     /// Starts an API server with its store, and makes the keys of all nodes.
@@ -32,6 +38,57 @@ impl Cluster {
             // Its controller does not run, and no pod is admitted without it.
             self.kubectl(&["create", "serviceaccount", "default"]).map(drop)
         })
+    }
+
+    /// Starts the whole control plane, and makes the keys of all nodes.
+    pub fn up_control_plane(&self) -> Result<()> {
+        apt::require_root("there is no way around it: namespaces are made")?;
+        apt::install_missing(&TOOLS)?;
+        self.components()?;
+        let text =
+            format!("control plane of {} in {}", self.layout.name(), self.layout.dir().display());
+        timed("start", &text, || {
+            fs::create_dir_all(self.layout.dir().join("log"))?;
+            pki::ensure(&self.layout, &self.nodes)?;
+            network::start_control(&self.layout, &self.processes)?;
+            self.start_control()
+        })
+    }
+
+    /// What the configuration of a guest's agent also has in a whole cluster.
+    pub fn whole_guest_settings(&self) -> Value {
+        json!({
+            "clusterDNS": [DNS_SERVICE],
+            "systemReserved": {"memory": GUEST_RESERVED},
+        })
+    }
+
+    /// The shell script that starts kube-proxy in a guest, with routes to the pods of other nodes
+    /// and the names that nodes have.
+    pub fn guest_network(&self, node: &str) -> Result<String> {
+        let runtime = Runtime::ensure(Version::usual()?)?;
+        let mut script = format!(
+            "hostname {node}\necho 127.0.0.1 localhost {node} > /etc/hosts\n\
+             echo {} {node} >> /etc/hosts\necho nameserver {CONTROL} > /etc/resolv.conf\n",
+            address(node)
+        );
+        for other in self.nodes.iter().filter(|other| *other != node) {
+            let (range, via) = (pod_range(other), address(other));
+            script += &format!("ip route replace {range} via {via}\n");
+        }
+        let program = self.components()?.join("kube-proxy");
+        let arguments = config::proxy_arguments(&self.layout.kubeconfig("proxy"), node).join(" ");
+        let (path, program) = (runtime.path(), program.display());
+        script += &format!(
+            "systemd-run --quiet --unit=kube-proxy --setenv=PATH={path} \
+             --property=Restart=always {program} {arguments}\n"
+        );
+        Ok(script)
+    }
+
+    /// Folders of the host that a guest needs besides its runtime: programs and keys.
+    pub fn guest_shares(&self) -> Result<Vec<PathBuf>> {
+        Ok(vec![self.layout.pki(""), self.components()?])
     }
 
     /// The wire to a node that is a guest, with a route to its pods; the guest makes the device.

@@ -104,7 +104,7 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     fs::write(registries.join("_default/hosts.toml"), config::registry_hosts())?;
     let extra = layout.node(node).join("containerd-extra.toml");
     let extra = fs::read_to_string(extra).unwrap_or_default();
-    fs::write(&file, config::containerd(&runtime, &registries) + &extra)?;
+    fs::write(&file, config::containerd(&runtime, &registries, false) + &extra)?;
     let program = runtime.program("containerd");
     let mut cmd = match layout.own_cgroups(node) {
         Some(_) => service(cluster, node, RUNTIME_CGROUP, &program)?,

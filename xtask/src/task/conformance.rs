@@ -9,8 +9,10 @@ use anyhow::{Context, Result, bail};
 use super::cluster::name;
 use crate::cluster::controllers::{OURS, UPSTREAM};
 use crate::cluster::{Agent, Cluster, Controllers};
-use crate::conformance::{self, Selection};
+use crate::conformance::{self, Selection, Summary};
 use crate::node::agent;
+use crate::shell::timed;
+use crate::{repository, uml};
 
 /// The tests that run when the arguments name none.
 const CONFORMANCE: &str = r"\[Conformance\]";
@@ -28,6 +30,9 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --scheduler S  kube-scheduler (default), pintle, or a program's path
   --controllers C  kube-controller-manager (default), or a manager of ours beside it for some of its
                  controllers: pintle or a program's path, then :LOOP,LOOP.. (default: all that it has)
+  --guests       nodes are guests with cgroup v2 and systemd, see `cargo xtask uml`; they and the
+                 cluster are removed afterwards. Needs PINTLE_UML_KERNEL=own, as kube-proxy wants
+                 iptables
   --keep         leave the cluster running
 Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and
 with its scheduler and controllers unless --scheduler or --controllers is.";
@@ -43,7 +48,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
         count: None,
         deploys_drivers: false,
     };
-    let (mut programs, mut keep) = (Programs::default(), false);
+    let (mut programs, mut keep, mut guests) = (Programs::default(), false, false);
     loop {
         args = match args {
             [] => break,
@@ -61,6 +66,10 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             }
             ["--keep", rest @ ..] => {
                 keep = true;
+                rest
+            }
+            ["--guests", rest @ ..] => {
+                guests = true;
                 rest
             }
             ["--focus", value, rest @ ..] => {
@@ -92,7 +101,10 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
         }
     }
-    on_cluster(&name, &programs, keep, &selection)
+    match guests {
+        true => on_guests(&programs, &selection),
+        false => on_cluster(&name, &programs, keep, &selection),
+    }
 }
 
 /// Programs that the arguments name; without one the cluster keeps its own.
@@ -187,7 +199,37 @@ fn on_cluster(
     if is_ours && !keep {
         cluster.down()?;
     }
-    let summary = result?;
+    conclude(&result?, selection)
+}
+
+/// Runs the suite on a cluster of this run whose two nodes are guests.
+fn on_guests(programs: &Programs, selection: &Selection) -> Result<ExitCode> {
+    conformance::prepare()?;
+    uml::require_iptables()?;
+    let cluster = Cluster::of_this_run("guests")?;
+    let result = in_guests(&cluster, programs, selection);
+    cluster.down()?;
+    conclude(&result?, selection)
+}
+
+fn in_guests(cluster: &Cluster, programs: &Programs, selection: &Selection) -> Result<Summary> {
+    programs.choose(cluster)?;
+    cluster.up_control_plane()?;
+    let agent = programs.agent.clone().unwrap_or(Agent::Pintle(None));
+    let agent = cluster.agent_program(&agent)?;
+    let join = |name: &String| {
+        timed("boot", &format!("guest {name}"), || uml::Node::join_whole(cluster, name, &agent))
+    };
+    let nodes = cluster.nodes().iter().map(join).collect::<Result<Vec<_>>>()?;
+    let result = conformance::run(cluster, selection);
+    for (name, node) in cluster.nodes().iter().zip(&nodes) {
+        let log = repository().join(format!("target/conformance/{name}-agent.log"));
+        fs::write(&log, node.journal("pintle-agent"))?;
+    }
+    result
+}
+
+fn conclude(summary: &Summary, selection: &Selection) -> Result<ExitCode> {
     let all_ran = selection.count.is_none_or(|count| count == summary.ran());
     let is_good = summary.regressions == 0 && !summary.is_suite_broken && all_ran;
     if summary.ran() == 0 || !is_good {

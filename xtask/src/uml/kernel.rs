@@ -70,6 +70,13 @@ pub(super) fn kernel() -> Result<Kernel> {
     }
 }
 
+/// Fails unless the chosen kernel has iptables, which Debian's lacks.
+pub(super) fn require_iptables() -> Result<()> {
+    let is_own = std::env::var(CHOICE).as_deref() == Ok("own");
+    ensure!(is_own, "Debian's kernel has no iptables, which kube-proxy wants: set {CHOICE}=own");
+    Ok(())
+}
+
 fn debian() -> Result<Kernel> {
     let dir = cache::entry("uml/kernel", RECIPE, |staging, _| {
         timed("fetch", "a User-Mode Linux kernel from the Debian archive", || fetch(staging))

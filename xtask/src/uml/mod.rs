@@ -19,6 +19,11 @@ use anyhow::Result;
 pub use guest::{Guest, Options, Output, Wire, sweep};
 pub use node::Node;
 
+/// Fails unless guests have a kernel with iptables.
+pub fn require_iptables() -> Result<()> {
+    kernel::require_iptables()
+}
+
 /// Fetches and makes what guests are made of, so that a later guest finds it.
 pub fn prepare() -> Result<()> {
     image::root(&kernel::kernel()?).map(drop)

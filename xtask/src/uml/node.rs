@@ -6,14 +6,14 @@
 //! cache, at the paths that they have there. Pods are static.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Guest, Options};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, config as cluster_config};
 use crate::node::agent::{NODE_NAME, READ_ONLY_PORT};
 use crate::node::config::{self, PAUSE};
 use crate::node::http::{self, NodeHttpReply};
@@ -22,6 +22,10 @@ use crate::runtime::{Runtime, Version};
 
 /// The agent's configuration, in the guest.
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet.json";
+/// The folder of rules for registries, in the guest.
+const REGISTRIES: &str = "/host/registries";
+/// Memory of a guest that runs upstream's suites: their images are 1 GiB, and in memory.
+const WHOLE_MEMORY_MIB: u32 = 8192;
 /// Where manifests of static pods are, in the guest.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
@@ -34,6 +38,36 @@ pub struct Times {
     pub containerd: Duration,
     /// Until the agent was ready.
     pub agent: Duration,
+}
+
+/// What a node is made of.
+struct Parts {
+    options: Options,
+    /// containerd's folder with images in it.
+    images: PathBuf,
+    /// containerd's configuration.
+    containerd: String,
+    /// Configuration of the pod network.
+    network: String,
+    /// The agent's configuration.
+    configuration: Value,
+    /// Shell script that runs before containerd starts.
+    network_script: String,
+}
+
+impl Parts {
+    /// The images of the tests, no pod network and no configuration yet.
+    fn usual(options: Options) -> Result<Self> {
+        let version = Version::usual()?;
+        Ok(Self {
+            options,
+            images: template(version)?,
+            containerd: containerd(&Runtime::ensure(version)?),
+            network: String::new(),
+            configuration: Value::Null,
+            network_script: String::new(),
+        })
+    }
 }
 
 /// A guest with containerd and the agent.
@@ -50,7 +84,8 @@ impl Node {
         let flags = [format!("--hostname-override={NODE_NAME}")];
         let configuration = merged(&[&configuration(), &standalone(), settings])?;
         let network = config::network(Path::new("/var/lib/cni"));
-        Self::boot(agent, Options::default(), &network, &configuration, &flags)
+        let parts = Parts { network, configuration, ..Parts::usual(Options::default())? };
+        Self::boot(agent, parts, &flags)
     }
 
     /// The same as a node of a cluster, which has an API server; returns when the node is ready.
@@ -60,33 +95,54 @@ impl Node {
         let configuration = merged(&[&configuration(), &cluster.guest_settings(), settings])?;
         let flags = cluster.guest_flags(name);
         let options = Options { shares, wire, ..Options::default() };
-        let network = crate::cluster::config::pod_network(name);
-        let node = Self::boot(agent, options, &network, &configuration, &flags)?;
+        let network = cluster_config::pod_network(name);
+        let parts = Parts { network, configuration, ..Parts::usual(options)? };
+        let node = Self::boot(agent, parts, &flags)?;
         let ready = cluster.wait_guest_ready(name);
         ready.with_context(|| node.journal("pintle-agent"))?;
         Ok(node)
     }
 
-    fn boot(
-        agent: &Path,
-        mut options: Options,
-        network: &str,
-        configuration: &Value,
-        flags: &[String],
-    ) -> Result<Self> {
-        let version = Version::usual()?;
-        let runtime = Runtime::ensure(version)?;
-        let images = template(version)?;
+    /// The same in a cluster with a whole control plane, with the images of upstream's suites, the
+    /// cluster's registry and kube-proxy, which wants a kernel with iptables.
+    pub fn join_whole(cluster: &Cluster, name: &str, agent: &Path) -> Result<Self> {
+        let wire = cluster.wire_guest(name)?;
+        let shares = cluster.guest_shares()?;
+        let configuration = merged(&[
+            &configuration(),
+            &cluster.guest_settings(),
+            &cluster.whole_guest_settings(),
+        ])?;
+        let options = Options { shares, wire, memory_mib: WHOLE_MEMORY_MIB };
+        let runtime = Runtime::ensure(Version::usual()?)?;
+        let parts = Parts {
+            images: crate::cluster::template()?,
+            containerd: cluster_config::containerd(&runtime, Path::new(REGISTRIES), true),
+            network: cluster_config::pod_network(name),
+            configuration,
+            network_script: cluster.guest_network(name)?,
+            options,
+        };
+        let node = Self::boot(agent, parts, &cluster.guest_flags(name))?;
+        let ready = cluster.wait_guest_ready(name);
+        ready.with_context(|| node.journal("pintle-agent"))?;
+        Ok(node)
+    }
+
+    fn boot(agent: &Path, parts: Parts, flags: &[String]) -> Result<Self> {
+        let runtime = Runtime::ensure(Version::usual()?)?;
         let program = fs::canonicalize(agent).context("find the agent")?;
         let folder = program.parent().context("the agent lies in a folder")?;
+        let mut options = parts.options.clone();
         options.shares.extend(runtime.dirs());
-        options.shares.extend([images.clone(), folder.to_owned()]);
+        options.shares.extend([parts.images.clone(), folder.to_owned()]);
         let begin = Instant::now();
         let guest = Guest::boot(&options)?;
         let boot = begin.elapsed();
         let mut node = Self { guest, times: Times { boot, ..Times::default() } };
-        node.configure_runtime(&runtime, &images, network)?;
-        node.configure_agent(configuration, flags)?;
+        node.configure_runtime(&runtime, &parts)?;
+        node.configure_agent(&parts.configuration, flags, &runtime)?;
+        node.guest.capture(&parts.network_script).context("make the node's network")?;
         node.times.containerd = node.start_unit("containerd")?;
         let link = format!("ln -s '{}' /usr/local/bin/pintle-agent", program.display());
         node.guest.capture(&link)?;
@@ -98,22 +154,30 @@ impl Node {
         fs::write(self.guest.dir().join(name), text).with_context(|| format!("write {name}"))
     }
 
-    fn configure_runtime(&self, runtime: &Runtime, images: &Path, network: &str) -> Result<()> {
-        self.write("containerd.toml", &containerd(runtime))?;
-        let (path, images) = (runtime.path(), images.display());
+    fn configure_runtime(&self, runtime: &Runtime, parts: &Parts) -> Result<()> {
+        self.write("containerd.toml", &parts.containerd)?;
+        fs::create_dir_all(self.guest.dir().join("registries/_default"))?;
+        self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;
+        let (path, images) = (runtime.path(), parts.images.display());
         let program = runtime.program("containerd");
         let program = program.display();
         let environment = format!("PATH={path}\nCONTAINERD={program}\nIMAGES={images}\n");
         self.write("containerd.env", &environment)?;
-        self.write("10-pods.conflist", network)?;
+        self.write("10-pods.conflist", &parts.network)?;
         let script = "mkdir -p /etc/cni/net.d && cp /host/10-pods.conflist /etc/cni/net.d/";
         self.guest.capture(script).map(drop)
     }
 
-    fn configure_agent(&self, configuration: &Value, flags: &[String]) -> Result<()> {
+    fn configure_agent(
+        &self,
+        configuration: &Value,
+        flags: &[String],
+        runtime: &Runtime,
+    ) -> Result<()> {
         self.write("kubelet.json", &serde_json::to_string_pretty(configuration)?)?;
         let arguments = format!("--config={CONFIGURATION} {}", flags.join(" "));
-        self.write("pintle-agent", &format!("PINTLE_ARGS={arguments}\n"))?;
+        let path = runtime.path();
+        self.write("pintle-agent", &format!("PATH={path}\nPINTLE_ARGS={arguments}\n"))?;
         let script = format!(
             "mkdir -p {MANIFESTS} /etc/default && cp /host/kubelet.json {CONFIGURATION} \
              && cp /host/pintle-agent /etc/default/"

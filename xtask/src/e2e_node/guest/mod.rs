@@ -88,7 +88,7 @@ impl GuestMachine {
         let registries = self.dir.join("registries");
         fs::create_dir_all(registries.join("_default"))?;
         write("registries/_default/hosts.toml", config::registry_hosts())?;
-        write("containerd.toml", config::containerd(runtime, &registries))?;
+        write("containerd.toml", config::containerd(runtime, &registries, false))?;
         write("00-pods.conflist", config::pod_network(NODE))?;
         let registry = self.dir.join("registry");
         let storage = Storage::at(&registry);
