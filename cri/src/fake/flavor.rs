@@ -11,8 +11,10 @@ pub enum Flavor {
     /// No metrics of pods, no new resources of pods.
     #[default]
     Containerd21,
-    /// No lists as streams; 2.3 has the same calls.
+    /// No new resources of pods, no lists as streams.
     Containerd22,
+    /// No lists as streams.
+    Containerd23,
     /// Lists as streams.
     Containerd24,
     /// Every call of the protocol.
@@ -22,7 +24,7 @@ pub enum Flavor {
 impl Flavor {
     /// True if this runtime answers Unimplemented.
     pub fn lacks(self, method: Method) -> bool {
-        use Flavor::{Containerd17, Containerd21, Containerd22};
+        use Flavor::{Containerd17, Containerd21, Containerd22, Containerd23};
         match method {
             Method::StreamPodSandboxes
             | Method::StreamContainers
@@ -30,11 +32,14 @@ impl Flavor {
             | Method::StreamPodSandboxStats
             | Method::StreamPodSandboxMetrics
             | Method::StreamImages => {
+                matches!(self, Containerd17 | Containerd21 | Containerd22 | Containerd23)
+            }
+            Method::UpdatePodSandboxResources => {
                 matches!(self, Containerd17 | Containerd21 | Containerd22)
             }
-            Method::ListMetricDescriptors
-            | Method::ListPodSandboxMetrics
-            | Method::UpdatePodSandboxResources => matches!(self, Containerd17 | Containerd21),
+            Method::ListMetricDescriptors | Method::ListPodSandboxMetrics => {
+                matches!(self, Containerd17 | Containerd21)
+            }
             Method::RuntimeConfig | Method::CheckpointContainer => self == Containerd17,
             _ => false,
         }
@@ -46,6 +51,7 @@ impl Flavor {
             Flavor::Containerd17 => ("containerd", "1.7.24"),
             Flavor::Containerd21 => ("containerd", "2.1.9"),
             Flavor::Containerd22 => ("containerd", "2.2.9"),
+            Flavor::Containerd23 => ("containerd", "2.3.7"),
             Flavor::Containerd24 => ("containerd", "2.4.2"),
             Flavor::Complete => ("fake", "1.0.0"),
         }

@@ -41,7 +41,7 @@ pub struct Times {
 }
 
 /// What a node is made of.
-struct Parts {
+struct NodeParts {
     options: Options,
     /// containerd's folder with images in it.
     images: PathBuf,
@@ -55,7 +55,7 @@ struct Parts {
     network_script: String,
 }
 
-impl Parts {
+impl NodeParts {
     /// The images of the tests, no pod network and no configuration yet.
     fn usual(options: Options) -> Result<Self> {
         let version = Version::usual()?;
@@ -84,7 +84,7 @@ impl Node {
         let flags = [format!("--hostname-override={NODE_NAME}")];
         let configuration = merged(&[&configuration(), &standalone(), settings])?;
         let network = config::network(Path::new("/var/lib/cni"));
-        let parts = Parts { network, configuration, ..Parts::usual(Options::default())? };
+        let parts = NodeParts { network, configuration, ..NodeParts::usual(Options::default())? };
         Self::boot(agent, parts, &flags)
     }
 
@@ -96,7 +96,7 @@ impl Node {
         let flags = cluster.guest_flags(name);
         let options = Options { shares, wire, ..Options::default() };
         let network = cluster_config::pod_network(name);
-        let parts = Parts { network, configuration, ..Parts::usual(options)? };
+        let parts = NodeParts { network, configuration, ..NodeParts::usual(options)? };
         let node = Self::boot(agent, parts, &flags)?;
         let ready = cluster.wait_guest_ready(name);
         ready.with_context(|| node.journal("pintle-agent"))?;
@@ -115,7 +115,7 @@ impl Node {
         ])?;
         let options = Options { shares, wire, memory_mib: WHOLE_MEMORY_MIB };
         let runtime = Runtime::ensure(Version::usual()?)?;
-        let parts = Parts {
+        let parts = NodeParts {
             images: crate::cluster::template()?,
             containerd: cluster_config::containerd(&runtime, Path::new(REGISTRIES), true),
             network: cluster_config::pod_network(name),
@@ -129,7 +129,7 @@ impl Node {
         Ok(node)
     }
 
-    fn boot(agent: &Path, parts: Parts, flags: &[String]) -> Result<Self> {
+    fn boot(agent: &Path, parts: NodeParts, flags: &[String]) -> Result<Self> {
         let runtime = Runtime::ensure(Version::usual()?)?;
         let program = fs::canonicalize(agent).context("find the agent")?;
         let folder = program.parent().context("the agent lies in a folder")?;
@@ -154,7 +154,7 @@ impl Node {
         fs::write(self.guest.dir().join(name), text).with_context(|| format!("write {name}"))
     }
 
-    fn configure_runtime(&self, runtime: &Runtime, parts: &Parts) -> Result<()> {
+    fn configure_runtime(&self, runtime: &Runtime, parts: &NodeParts) -> Result<()> {
         self.write("containerd.toml", &parts.containerd)?;
         fs::create_dir_all(self.guest.dir().join("registries/_default"))?;
         self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;

@@ -115,7 +115,14 @@ mod tests {
 
     #[test]
     fn configuration_has_the_options_that_debians_kernel_lacks() {
-        for option in ["CPUSETS", "PSI", "IP_NF_IPTABLES", "NFT_COMPAT", "OVERLAY_FS"] {
+        for option in [
+            "CPUSETS",
+            "PSI",
+            "IP_NF_IPTABLES",
+            "NFT_COMPAT",
+            "NETFILTER_XT_MATCH_RECENT",
+            "OVERLAY_FS",
+        ] {
             assert!(CONFIG.contains(&format!("\nCONFIG_{option}=y\n")), "{option}");
         }
     }

@@ -193,7 +193,8 @@ fn fake_runtime_lacks_the_same_calls_as_the_real_releases() {
     for version in Version::sampled().expect("releases") {
         let flavor = match version {
             Version::V2_4 => Flavor::Containerd24,
-            Version::V2_3 | Version::V2_2 => Flavor::Containerd22,
+            Version::V2_3 => Flavor::Containerd23,
+            Version::V2_2 => Flavor::Containerd22,
             Version::V2_1 => Flavor::Containerd21,
             Version::V1_7 => Flavor::Containerd17,
         };
