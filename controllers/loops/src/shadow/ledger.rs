@@ -1,9 +1,10 @@
 //! Writes that the shadow would make and those that the acting manager made, matched.
 //!
-//! Input: the writes of each sync, the changes in the tables, the time. Output: a [`Report`]. A
-//! sync replaces what an earlier sync of its key would have written. A write that is still wanted
-//! after [`DOUBT_WAIT`] is a difference; so is a change that no sync wants within that time, if
-//! only a controller makes such changes. Pure. Bounds: the writes of one sync for each key.
+//! Input: the writes of each sync, the changes in the tables, the time. Output: a
+//! [`ShadowReport`]. A sync replaces what an earlier sync of its key would have written. A write
+//! that is still wanted after [`DOUBT_WAIT`] is a difference; so is a change that no sync wants
+//! within that time, if only a controller makes such changes. Pure. Bounds: the writes of one sync
+//! for each key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
