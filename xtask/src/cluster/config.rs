@@ -134,7 +134,7 @@ pub(super) fn proxy_rights() -> Value {
 }
 
 /// kube-proxy's arguments. The host's connection tracking is not ours to size.
-pub(crate) fn proxy_arguments(kubeconfig: &Path, node: &str) -> Vec<String> {
+pub(super) fn proxy_arguments(kubeconfig: &Path, node: &str) -> Vec<String> {
     let mut args = vec![
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--hostname-override={node}"),

@@ -6,17 +6,14 @@
 //! machine. For pods that name their node and their images an API server is enough; nodes of a
 //! whole cluster have the scheduler, the controllers, the registry and the DNS as well.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::layout::{CONTROL, DNS_SERVICE, address, number, pod_range};
-use super::{Cluster, TOOLS, config, control, network, pki};
-use crate::apt;
+use super::{Cluster, config, network};
 use crate::runtime::{Runtime, Version};
-use crate::shell::timed;
 use crate::uml::Wire;
 
 /// Memory that a guest promises to no pod: the overlay of its root is memory too.
@@ -25,16 +22,8 @@ const GUEST_RESERVED: &str = "3Gi";
 impl Cluster {
     /// Starts an API server with its store, and makes the keys of all nodes.
     pub fn up_for_guests(&self) -> Result<()> {
-        apt::require_root("there is no way around it: namespaces are made")?;
-        apt::install_missing(&TOOLS)?;
-        self.components()?;
-        let text =
-            format!("API server of {} in {}", self.layout.name(), self.layout.dir().display());
-        timed("start", &text, || {
-            fs::create_dir_all(self.layout.dir().join("log"))?;
-            pki::ensure(&self.layout, &self.nodes)?;
-            network::start_control(&self.layout, &self.processes)?;
-            ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))?;
+        self.up_control("API server of", &self.nodes, || {
+            self.start_api_server()?;
             // Its controller does not run, and no pod is admitted without it.
             self.kubectl(&["create", "serviceaccount", "default"]).map(drop)
         })
@@ -42,17 +31,7 @@ impl Cluster {
 
     /// Starts the whole control plane, and makes the keys of all nodes.
     pub fn up_control_plane(&self) -> Result<()> {
-        apt::require_root("there is no way around it: namespaces are made")?;
-        apt::install_missing(&TOOLS)?;
-        self.components()?;
-        let text =
-            format!("control plane of {} in {}", self.layout.name(), self.layout.dir().display());
-        timed("start", &text, || {
-            fs::create_dir_all(self.layout.dir().join("log"))?;
-            pki::ensure(&self.layout, &self.nodes)?;
-            network::start_control(&self.layout, &self.processes)?;
-            self.start_control()
-        })
+        self.up_control("control plane of", &self.nodes, || self.start_control())
     }
 
     /// What the configuration of a guest's agent also has in a whole cluster.
@@ -63,8 +42,8 @@ impl Cluster {
         })
     }
 
-    /// The shell script that starts kube-proxy in a guest, with routes to the pods of other nodes
-    /// and the names that nodes have.
+    /// A shell script that gives a guest its names, its name server, routes to the pods of other
+    /// nodes, and kube-proxy.
     pub fn guest_network(&self, node: &str) -> Result<String> {
         let runtime = Runtime::ensure(Version::usual()?)?;
         let mut script = format!(
@@ -86,7 +65,7 @@ impl Cluster {
         Ok(script)
     }
 
-    /// Folders of the host that a guest needs besides its runtime: programs and keys.
+    /// Folders of the host that a guest of a whole cluster sees: keys, and kube-proxy's program.
     pub fn guest_shares(&self) -> Result<Vec<PathBuf>> {
         Ok(vec![self.layout.pki(""), self.components()?])
     }

@@ -210,16 +210,30 @@ impl Cluster {
 
     /// Starts nothing but an API server with its store; the text names the purpose.
     pub fn up_without_nodes(&self, purpose: &str) -> Result<()> {
+        self.up_control(purpose, &[], || self.start_api_server())
+    }
+
+    /// Makes the control plane's machine and the keys of these nodes, and starts parts there.
+    fn up_control(
+        &self,
+        purpose: &str,
+        nodes: &[String],
+        start: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         apt::require_root("there is no way around it: namespaces are made")?;
         apt::install_missing(&TOOLS)?;
         self.components()?;
         let text = format!("{purpose} {} in {}", self.layout.name(), self.layout.dir().display());
         timed("start", &text, || {
             fs::create_dir_all(self.layout.dir().join("log"))?;
-            pki::ensure(&self.layout, &[])?;
+            pki::ensure(&self.layout, nodes)?;
             network::start_control(&self.layout, &self.processes)?;
-            ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))
+            start()
         })
+    }
+
+    fn start_api_server(&self) -> Result<()> {
+        ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))
     }
 
     /// Starts upstream's scheduler in it.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::cluster::name;
 use crate::cluster::controllers::{OURS, UPSTREAM};
@@ -31,8 +31,8 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --controllers C  kube-controller-manager (default), or a manager of ours beside it for some of its
                  controllers: pintle or a program's path, then :LOOP,LOOP.. (default: all that it has)
   --guests       nodes are guests with cgroup v2 and systemd, see `cargo xtask uml`; they and the
-                 cluster are removed afterwards. Needs PINTLE_UML_KERNEL=own, as kube-proxy wants
-                 iptables
+                 cluster are removed afterwards, so it takes no --keep and no --name. Needs
+                 PINTLE_UML_KERNEL=own, because kube-proxy needs iptables
   --keep         leave the cluster running
 Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and
 with its scheduler and controllers unless --scheduler or --controllers is.";
@@ -40,6 +40,7 @@ with its scheduler and controllers unless --scheduler or --controllers is.";
 /// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
 /// tests that were chosen did not run.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
+    let is_named = args.first() == Some(&"--name");
     let (name, mut args) = name(args)?;
     let mut selection = Selection {
         focus: CONFORMANCE.to_owned(),
@@ -101,6 +102,10 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
         }
     }
+    ensure!(
+        !guests || !(keep || is_named),
+        "--guests takes no --keep and no --name: its cluster is removed with the run"
+    );
     match guests {
         true => on_guests(&programs, &selection),
         false => on_cluster(&name, &programs, keep, &selection),
@@ -202,7 +207,7 @@ fn on_cluster(
     conclude(&result?, selection)
 }
 
-/// Runs the suite on a cluster of this run whose two nodes are guests.
+/// Runs the suite on a cluster of this run with two nodes, which are guests.
 fn on_guests(programs: &Programs, selection: &Selection) -> Result<ExitCode> {
     conformance::prepare()?;
     uml::require_iptables()?;

@@ -73,7 +73,7 @@ pub(super) fn kernel() -> Result<Kernel> {
 /// Fails unless the chosen kernel has iptables, which Debian's lacks.
 pub(super) fn require_iptables() -> Result<()> {
     let is_own = std::env::var(CHOICE).as_deref() == Ok("own");
-    ensure!(is_own, "Debian's kernel has no iptables, which kube-proxy wants: set {CHOICE}=own");
+    ensure!(is_own, "Debian's kernel has no iptables, which kube-proxy needs: set {CHOICE}=own");
     Ok(())
 }
 

@@ -51,22 +51,24 @@ struct NodeParts {
     network: String,
     /// The agent's configuration.
     configuration: Value,
-    /// Shell script that runs before containerd starts.
-    network_script: String,
+    /// The agent's flags.
+    flags: Vec<String>,
+    /// Shell script that makes the network of a whole cluster's node.
+    network_script: Option<String>,
 }
 
 impl NodeParts {
-    /// The images of the tests, no pod network and no configuration yet.
-    fn usual(options: Options) -> Result<Self> {
+    /// Those of a node with the images of the tests.
+    fn usual(
+        options: Options,
+        network: String,
+        configuration: Value,
+        flags: Vec<String>,
+    ) -> Result<Self> {
         let version = Version::usual()?;
-        Ok(Self {
-            options,
-            images: template(version)?,
-            containerd: containerd(&Runtime::ensure(version)?),
-            network: String::new(),
-            configuration: Value::Null,
-            network_script: String::new(),
-        })
+        let (images, containerd) = (template(version)?, containerd(&Runtime::ensure(version)?));
+        let network_script = None;
+        Ok(Self { options, images, containerd, network, configuration, flags, network_script })
     }
 }
 
@@ -81,11 +83,10 @@ impl Node {
     /// Boots a guest and starts containerd and the agent there, for static pods; `settings` are
     /// fields of the agent's configuration beside those that this guest needs.
     pub fn start(agent: &Path, settings: &Value) -> Result<Self> {
-        let flags = [format!("--hostname-override={NODE_NAME}")];
+        let flags = vec![format!("--hostname-override={NODE_NAME}")];
         let configuration = merged(&[&configuration(), &standalone(), settings])?;
         let network = config::network(Path::new("/var/lib/cni"));
-        let parts = NodeParts { network, configuration, ..NodeParts::usual(Options::default())? };
-        Self::boot(agent, parts, &flags)
+        Self::boot(agent, NodeParts::usual(Options::default(), network, configuration, flags)?)
     }
 
     /// The same as a node of a cluster, which has an API server; returns when the node is ready.
@@ -96,15 +97,12 @@ impl Node {
         let flags = cluster.guest_flags(name);
         let options = Options { shares, wire, ..Options::default() };
         let network = cluster_config::pod_network(name);
-        let parts = NodeParts { network, configuration, ..NodeParts::usual(options)? };
-        let node = Self::boot(agent, parts, &flags)?;
-        let ready = cluster.wait_guest_ready(name);
-        ready.with_context(|| node.journal("pintle-agent"))?;
-        Ok(node)
+        let parts = NodeParts::usual(options, network, configuration, flags)?;
+        Self::boot_ready(cluster, name, agent, parts)
     }
 
     /// The same in a cluster with a whole control plane, with the images of upstream's suites, the
-    /// cluster's registry and kube-proxy, which wants a kernel with iptables.
+    /// cluster's registry, and kube-proxy, which needs a kernel with iptables.
     pub fn join_whole(cluster: &Cluster, name: &str, agent: &Path) -> Result<Self> {
         let wire = cluster.wire_guest(name)?;
         let shares = cluster.guest_shares()?;
@@ -120,29 +118,35 @@ impl Node {
             containerd: cluster_config::containerd(&runtime, Path::new(REGISTRIES), true),
             network: cluster_config::pod_network(name),
             configuration,
-            network_script: cluster.guest_network(name)?,
+            flags: cluster.guest_flags(name),
+            network_script: Some(cluster.guest_network(name)?),
             options,
         };
-        let node = Self::boot(agent, parts, &cluster.guest_flags(name))?;
+        Self::boot_ready(cluster, name, agent, parts)
+    }
+
+    fn boot_ready(cluster: &Cluster, name: &str, agent: &Path, parts: NodeParts) -> Result<Self> {
+        let node = Self::boot(agent, parts)?;
         let ready = cluster.wait_guest_ready(name);
         ready.with_context(|| node.journal("pintle-agent"))?;
         Ok(node)
     }
 
-    fn boot(agent: &Path, parts: NodeParts, flags: &[String]) -> Result<Self> {
+    fn boot(agent: &Path, mut parts: NodeParts) -> Result<Self> {
         let runtime = Runtime::ensure(Version::usual()?)?;
         let program = fs::canonicalize(agent).context("find the agent")?;
         let folder = program.parent().context("the agent lies in a folder")?;
-        let mut options = parts.options.clone();
-        options.shares.extend(runtime.dirs());
-        options.shares.extend([parts.images.clone(), folder.to_owned()]);
+        parts.options.shares.extend(runtime.dirs());
+        parts.options.shares.extend([parts.images.clone(), folder.to_owned()]);
         let begin = Instant::now();
-        let guest = Guest::boot(&options)?;
+        let guest = Guest::boot(&parts.options)?;
         let boot = begin.elapsed();
         let mut node = Self { guest, times: Times { boot, ..Times::default() } };
         node.configure_runtime(&runtime, &parts)?;
-        node.configure_agent(&parts.configuration, flags, &runtime)?;
-        node.guest.capture(&parts.network_script).context("make the node's network")?;
+        node.configure_agent(&parts.configuration, &parts.flags)?;
+        if let Some(script) = &parts.network_script {
+            node.configure_network(script, &runtime)?;
+        }
         node.times.containerd = node.start_unit("containerd")?;
         let link = format!("ln -s '{}' /usr/local/bin/pintle-agent", program.display());
         node.guest.capture(&link)?;
@@ -156,8 +160,6 @@ impl Node {
 
     fn configure_runtime(&self, runtime: &Runtime, parts: &NodeParts) -> Result<()> {
         self.write("containerd.toml", &parts.containerd)?;
-        fs::create_dir_all(self.guest.dir().join("registries/_default"))?;
-        self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;
         let (path, images) = (runtime.path(), parts.images.display());
         let program = runtime.program("containerd");
         let program = program.display();
@@ -168,16 +170,18 @@ impl Node {
         self.guest.capture(script).map(drop)
     }
 
-    fn configure_agent(
-        &self,
-        configuration: &Value,
-        flags: &[String],
-        runtime: &Runtime,
-    ) -> Result<()> {
+    /// The cluster's registry, the network, and an agent that finds iptables.
+    fn configure_network(&self, script: &str, runtime: &Runtime) -> Result<()> {
+        fs::create_dir_all(self.guest.dir().join("registries/_default"))?;
+        self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;
+        let path = format!("echo PATH={} >> /etc/default/pintle-agent\n", runtime.path());
+        self.guest.capture(&(path + script)).context("make the node's network").map(drop)
+    }
+
+    fn configure_agent(&self, configuration: &Value, flags: &[String]) -> Result<()> {
         self.write("kubelet.json", &serde_json::to_string_pretty(configuration)?)?;
         let arguments = format!("--config={CONFIGURATION} {}", flags.join(" "));
-        let path = runtime.path();
-        self.write("pintle-agent", &format!("PATH={path}\nPINTLE_ARGS={arguments}\n"))?;
+        self.write("pintle-agent", &format!("PINTLE_ARGS={arguments}\n"))?;
         let script = format!(
             "mkdir -p {MANIFESTS} /etc/default && cp /host/kubelet.json {CONFIGURATION} \
              && cp /host/pintle-agent /etc/default/"
