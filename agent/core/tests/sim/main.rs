@@ -33,7 +33,7 @@ use pintle_api_types::rng;
 use world::{Stats, World};
 
 /// Worlds of a run with the same seeds each time, for each of the two kinds of sources.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 200;
 /// Worlds of a run with new seeds and faults, if the first seed is given, as `cargo xtask test`
 /// does. Else it is a tenth of them.
 const FRESH: u64 = 600;

@@ -47,10 +47,10 @@ const GATES: &str = "GenericWorkload=true,GangScheduling=true,\
 /// Factor and extra time of a bystander compared with the quiet cluster: the test host has two
 /// cores for the API server, its store, the attacker and the scheduler. The development build has
 /// more: beside eight pods of 10,000 terms a bystander took 2.3 s with it and 1.0 s with the release
-/// build.
+/// build; on a host of CI, with other stages beside it, more than 4.1 s.
 const LIMIT_FACTOR: u32 = 3;
 const LIMIT_FLOOR: Duration = Duration::from_secs(2);
-const LIMIT_FLOOR_UNOPTIMIZED: Duration = Duration::from_secs(4);
+const LIMIT_FLOOR_UNOPTIMIZED: Duration = Duration::from_secs(8);
 /// Extra memory of the scheduler: the API server lets a user store a few megabytes of pods without
 /// a quota, and the scheduler has to cache them.
 const MEMORY_FLOOR_KIB: u64 = 192 << 10;

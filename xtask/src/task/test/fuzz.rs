@@ -1,4 +1,4 @@
-//! The fuzz targets of `tests/fuzz`, for ten seconds each, as many at a time as there are cores.
+//! The fuzz targets of `tests/fuzz`, for five seconds each, as many at a time as there are cores.
 //!
 //! One program, a process for each target. libFuzzer with the compiler's own coverage and no
 //! sanitizer: that needs no nightly compiler, and safe Rust needs none. Each begins
@@ -27,7 +27,7 @@ const DIR: &str = "tests/fuzz";
 /// Names the target that the program is to run.
 const CHOICE: &str = "PINTLE_FUZZ";
 /// How long each target runs, in seconds.
-const SECONDS: &str = "10";
+const SECONDS: &str = "5";
 /// The same for a sample.
 const SAMPLED_SECONDS: &str = "3";
 /// Limit for one input, in seconds, on a machine that runs other things, too.

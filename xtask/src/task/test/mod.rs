@@ -108,7 +108,7 @@ const DECIDING: [&str; 8] = [
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// How many worlds of each sort it runs, and how many for a sample.
 const WORLDS: &str = "PINTLE_SEEDS";
-const SAMPLED_WORLDS: &str = "500";
+const SAMPLED_WORLDS: &str = "150";
 /// Digits of a tree's name that become a number.
 const FRESH_DIGITS: usize = 12;
 
