@@ -34,13 +34,18 @@ const ROUNDS_MAX: usize = 50;
 /// Added to a signal's number in the exit code, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// Returns whether this process already belongs to a supervised run.
-pub fn is_supervised() -> bool {
-    std::env::var_os(MARK).is_some()
+/// Runs this task of xtask under supervision and returns its exit code; none if this process already
+/// belongs to a supervised run, as whose part it does the work.
+pub fn rerun(task: &str, args: &[&str]) -> Result<Option<ExitCode>> {
+    if std::env::var_os(MARK).is_some() {
+        return die_with_supervisor().map(|()| None);
+    }
+    let program = std::env::current_exe().context("find this program")?;
+    run(Command::new(program).arg(task).args(args)).map(Some)
 }
 
 /// Has the kernel kill this process when its supervisor is gone.
-pub fn die_with_supervisor() -> Result<()> {
+fn die_with_supervisor() -> Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL).context("ask for the end of the supervisor")?;
     let supervisor = std::env::var(MARK).context(MARK)?;
     // It may have ended before the kernel knew.

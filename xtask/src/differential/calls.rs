@@ -6,24 +6,18 @@
 //! agents collect garbage at their own time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::look::Subject;
 use super::normal::Normal;
 
-/// The calls for one pod.
-pub(super) fn of(log: &Path, subject: &Subject, normal: &Normal, pod: &Value) -> Result<Value> {
-    let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
-    let mut calls = parse(&text, &subject.uid, normal);
+/// The calls for one pod, with those in one order that both agents make in any.
+pub(super) fn sorted(mut calls: Value, pod: &Value) -> Value {
     if let Some(order) = calls["order"].as_array_mut() {
         sort_stops(order, &main_containers(pod));
     }
-    Ok(calls)
+    calls
 }
 
 /// Containers that may be stopped in any order, and whether their grace period is known: a hook
@@ -68,7 +62,8 @@ impl Patterns {
     }
 }
 
-fn parse(log: &str, uid: &str, normal: &Normal) -> Value {
+/// The calls for one pod, from containerd's log.
+pub(super) fn parse(log: &str, uid: &str, normal: &Normal) -> Value {
     let patterns = Patterns::new();
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let (mut order, mut others) = (Vec::<String>::new(), BTreeSet::new());

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::look::Subject;
+use super::observe::Subject;
 use super::runtime::Containers;
 use crate::node::cgroups::hierarchies;
 
@@ -52,18 +52,52 @@ const STATUS: [&str; 11] = [
     "NSpid",
 ];
 
+/// How the cgroups of pods and containers are named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CgroupNames {
+    /// By the kubelet's driver `cgroupfs`, below a cgroup.
+    Plain { root: String },
+    /// By systemd, as slices and scopes.
+    Systemd,
+}
+
+impl CgroupNames {
+    /// The pod's cgroup in a class, below a hierarchy's mount point.
+    fn pod(&self, class: &str, uid: &str) -> PathBuf {
+        match self {
+            Self::Plain { root } => Path::new(root).join(class).join(format!("pod{uid}")),
+            Self::Systemd => {
+                // A slice's name is its path.
+                let prefix = class.replace('/', "-");
+                let slices = prefix.match_indices('-').map(|(at, _)| &prefix[..at]);
+                let parents: PathBuf =
+                    slices.chain([&*prefix]).map(|name| format!("{name}.slice")).collect();
+                parents.join(format!("{prefix}-pod{}.slice", uid.replace('-', "_")))
+            }
+        }
+    }
+
+    /// A container's cgroup in that of its pod.
+    fn container(&self, id: &str) -> String {
+        match self {
+            Self::Plain { .. } => id.to_owned(),
+            Self::Systemd => format!("cri-containerd-{id}.scope"),
+        }
+    }
+}
+
 /// Settings by cgroup, and processes by container.
-pub(super) fn of(root: &str, subject: &Subject, containers: &Containers) -> Value {
+pub(super) fn of(names: &CgroupNames, subject: &Subject, containers: &Containers) -> Value {
     let (mut groups, mut processes) = (json!({}), json!({}));
     for (mount, _) in hierarchies().unwrap_or_default() {
         for class in CLASSES {
-            let pod = mount.join(root).join(class).join(format!("pod{}", subject.uid));
+            let pod = mount.join(names.pod(class, &subject.uid));
             if !pod.is_dir() {
                 continue;
             }
             merge(&mut groups[format!("{class}/pod")], settings(&pod));
             for (id, name) in &containers.names {
-                let dir = pod.join(id);
+                let dir = pod.join(names.container(id));
                 if dir.is_dir() {
                     merge(&mut groups[format!("{class}/pod/{name}")], settings(&dir));
                     if let Some(process) = first_process(&dir) {
@@ -77,11 +111,10 @@ pub(super) fn of(root: &str, subject: &Subject, containers: &Containers) -> Valu
 }
 
 /// Returns whether the pod has a cgroup in any hierarchy.
-pub(super) fn is_there(root: &str, subject: &Subject) -> bool {
+pub(super) fn is_there(names: &CgroupNames, subject: &Subject) -> bool {
     let mounts = hierarchies().unwrap_or_default();
-    let pod = format!("pod{}", subject.uid);
-    let mut places = mounts.iter().flat_map(|(mount, _)| CLASSES.map(|c| mount.join(root).join(c)));
-    places.any(|class| class.join(&pod).is_dir())
+    let pods = CLASSES.map(|class| names.pod(class, &subject.uid));
+    mounts.iter().any(|(mount, _)| pods.iter().any(|pod| mount.join(pod).is_dir()))
 }
 
 fn merge(into: &mut Value, settings: BTreeMap<String, String>) {
@@ -119,4 +152,32 @@ fn first_process(dir: &Path) -> Option<Value> {
     let adjustment = fs::read_to_string(proc.join("oom_score_adj")).unwrap_or_default();
     process["oom_score_adj"] = json!(adjustment.trim());
     Some(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_of_a_pod_has_the_name_of_its_driver() {
+        let plain = CgroupNames::Plain { root: "n1".to_owned() };
+        for (names, class, pod, container) in [
+            (&plain, "kubepods", "n1/kubepods/poda-b", "c1"),
+            (
+                &CgroupNames::Systemd,
+                "kubepods",
+                "kubepods.slice/kubepods-poda_b.slice",
+                "cri-containerd-c1.scope",
+            ),
+            (
+                &CgroupNames::Systemd,
+                "kubepods/burstable",
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice",
+                "cri-containerd-c1.scope",
+            ),
+        ] {
+            assert_eq!(names.pod(class, "a-b"), Path::new(pod));
+            assert_eq!(names.container("c1"), container);
+        }
+    }
 }

@@ -3,17 +3,16 @@
 //! A wait that times out does not fail the run: the current state is recorded all the same, because
 //! the reader wants to see how it differs from the other node's.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::access::NodeAccess;
 use super::api::{ApiConnection, KeptObjects, SeenObject};
 use super::case::{Case, CaseStep, Patch};
 use super::flat::{self, Lines};
 use super::look::CasePlaces;
-use crate::cluster::Cluster;
 
 /// The pod met all expectations of a step.
 pub(super) const CAME: &str = "came";
@@ -32,7 +31,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// A case on a node.
 pub(super) struct CaseSide<'a> {
-    cluster: &'a Cluster,
+    access: &'a dyn NodeAccess,
     api: &'a ApiConnection,
     case: &'a Case,
     node: &'a str,
@@ -44,17 +43,17 @@ impl<'a> CaseSide<'a> {
     /// The namespace's name contains `round` and a number of this run, so that the pod of another
     /// round or run is not mistaken for this one's.
     pub(super) fn new(
-        cluster: &'a Cluster,
         api: &'a ApiConnection,
         case: &'a Case,
         round: &str,
         node: &'a str,
+        access: &'a dyn NodeAccess,
     ) -> Self {
         let name = flat::show(&case.pod["metadata"]["name"]);
         let name = if case.is_static { format!("{name}-{node}") } else { name };
         let run = std::process::id() % 1000;
         let namespace = format!("{}-{run}{round}-{node}", case.name);
-        Self { cluster, api, case, node, namespace, name }
+        Self { access, api, case, node, namespace, name }
     }
 
     /// Runs the whole case; returns its observations.
@@ -83,12 +82,7 @@ impl<'a> CaseSide<'a> {
             let suffix = if at == 0 { String::new() } else { format!("@{}", at + 1) };
             let result = missing.map_or_else(|| CAME.to_owned(), |m| m.join(", "));
             lines.insert((format!("wait{suffix}"), "missing".to_owned()), result);
-            let look = CasePlaces {
-                cluster: self.cluster,
-                api: self.api,
-                node: self.node,
-                suffix: &suffix,
-            };
+            let look = CasePlaces { node: self.access, api: self.api, suffix: &suffix };
             look.at(&seen, &mut lines).context("look at the pod")?;
             // An object that is gone by now is described by its last state.
             last = if seen.object.is_null() { last } else { seen };
@@ -97,8 +91,7 @@ impl<'a> CaseSide<'a> {
             self.delete()?;
         }
         let ended = self.ended()?;
-        let look =
-            CasePlaces { cluster: self.cluster, api: self.api, node: self.node, suffix: "@end" };
+        let look = CasePlaces { node: self.access, api: self.api, suffix: "@end" };
         look.at_end(&last, &ended, &mut lines).context("look at what is left")?;
         Ok(lines)
     }
@@ -163,7 +156,7 @@ impl<'a> CaseSide<'a> {
         let mut pod = self.case.pod.clone();
         if self.case.is_static {
             pod["metadata"]["namespace"] = json!(self.namespace);
-            return Ok(fs::write(self.manifest(), pod.to_string())?);
+            return self.access.put_manifest(&self.case.name, &pod);
         }
         if self.case.is_direct {
             pod["spec"]["nodeName"] = json!(self.node);
@@ -171,12 +164,6 @@ impl<'a> CaseSide<'a> {
             pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] = json!(self.node);
         }
         self.api.send("POST", &self.path("pods"), Some(&pod)).map(drop)
-    }
-
-    /// The file of a static pod.
-    fn manifest(&self) -> std::path::PathBuf {
-        let dir = self.cluster.layout().node(self.node).join("manifests");
-        dir.join(format!("{}.json", self.case.name))
     }
 
     fn patch(&self, patch: &Patch) -> Result<()> {
@@ -266,7 +253,7 @@ impl<'a> CaseSide<'a> {
 
     fn delete(&self) -> Result<()> {
         if self.case.is_static {
-            return Ok(fs::remove_file(self.manifest())?);
+            return self.access.remove_manifest(&self.case.name);
         }
         let path = self.path(&format!("pods/{}", self.name));
         let body = match self.case.grace_seconds {

@@ -6,8 +6,8 @@
 use serde_json::{Value, json};
 
 use super::api::KeptObjects;
-use super::look::Subject;
 use super::normal::Normal;
+use super::observe::Subject;
 
 /// Messages of events that may come in any run of the kubelet: it requests a token before the API
 /// server knows that the pod is on the node, or an object before its watch has begun or after it

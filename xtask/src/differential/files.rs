@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::look::Subject;
 use super::normal::Normal;
+use super::observe::Subject;
 
 /// Folder of the pods' folders.
 const PODS: &str = "/var/lib/kubelet/pods";

@@ -1,17 +1,16 @@
 //! State of a pod, from every side, as lines.
 
-use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::access::NodeAccess;
 use super::api::{ApiConnection, SeenObject};
 use super::flat::{self, Lines};
 use super::normal::Normal;
-use super::{calls, cgroups, events, files, runtime};
-use crate::cluster::Cluster;
+use super::observe::{Part, Request, Settled, Subject};
+use super::{calls, events};
 
 /// Annotations of mirror pods with hashes and times.
 const HASHES: [&str; 3] =
@@ -20,71 +19,60 @@ const HASHES: [&str; 3] =
 /// An annotation without a meaning, for a change of a pod.
 pub(super) const NUDGE: &str = "pintle.test/nudge";
 
-/// Limit for a node's cleanup after a pod that has ended, and the polling period.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
-const PERIOD: Duration = Duration::from_millis(100);
-
 /// Places to read, and the suffix of the aspects' names.
 pub(super) struct CasePlaces<'a> {
-    pub(super) cluster: &'a Cluster,
+    pub(super) node: &'a dyn NodeAccess,
     pub(super) api: &'a ApiConnection,
-    pub(super) node: &'a str,
     pub(super) suffix: &'a str,
 }
 
-/// Identity of a pod on its node.
-pub(super) struct Subject {
-    /// The UID that the runtime and the folders use: a static pod's differs from its mirror pod's.
-    pub(super) uid: String,
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl Subject {
-    fn of(pod: &Value) -> Self {
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        let meta = &pod["metadata"];
-        let hash = &meta["annotations"]["kubernetes.io/config.hash"];
-        let uid = if hash.is_string() { text(hash) } else { text(&meta["uid"]) };
-        Self { uid, namespace: text(&meta["namespace"]), name: text(&meta["name"]) }
-    }
-
-    fn normal(&self, pod: &Value, cluster: &Cluster, node: &str) -> Normal {
-        let mirror = flat::show(&pod["metadata"]["uid"]);
-        let pair = |word: &str, placeholder: &str| (word.to_owned(), placeholder.to_owned());
-        Normal::new(vec![
-            pair(&self.uid, "<uid>"),
-            pair(&mirror, "<mirror-uid>"),
-            pair(&self.namespace, "<ns>"),
-            pair(&cluster.layout().cgroup(node), "<cgroup-root>"),
-        ])
-    }
+/// The identity of the pod of an object.
+fn subject(pod: &Value) -> Subject {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let meta = &pod["metadata"];
+    let hash = &meta["annotations"]["kubernetes.io/config.hash"];
+    let uid = if hash.is_string() { text(hash) } else { text(&meta["uid"]) };
+    Subject { uid, namespace: text(&meta["namespace"]), name: text(&meta["name"]) }
 }
 
 impl CasePlaces<'_> {
+    /// Words of a pod with their placeholders.
+    fn words(&self, subject: &Subject, pod: &Value) -> Vec<(String, String)> {
+        let pair = |word: &str, placeholder: &str| (word.to_owned(), placeholder.to_owned());
+        vec![
+            pair(&subject.uid, "<uid>"),
+            // As it is in names of systemd's slices.
+            pair(&subject.uid.replace('-', "_"), "<uid>"),
+            pair(&flat::show(&pod["metadata"]["uid"]), "<mirror-uid>"),
+            pair(&subject.namespace, "<ns>"),
+            pair(&self.node.cgroup_root(), "<cgroup-root>"),
+        ]
+    }
+
     /// Records the pod while it exists.
     pub(super) fn at(&self, seen: &SeenObject, lines: &mut Lines) -> Result<()> {
-        let subject = Subject::of(&seen.object);
-        let normal = subject.normal(&seen.object, self.cluster, self.node);
+        let subject = subject(&seen.object);
+        let words = self.words(&subject, &seen.object);
+        let normal = Normal::new(words.clone());
         let mut put = |aspect: &str, value: &Value| {
-            flat::flatten(lines, &format!("{aspect}{}", self.suffix), &normal.value(value));
+            flat::flatten(lines, &format!("{aspect}{}", self.suffix), value);
         };
-        put("pod", &object(&seen.object));
+        put("pod", &normal.value(&object(&seen.object)));
         if seen.is_gone && seen.object.is_null() {
             return Ok(());
         }
         // Resources that a pod no longer needs once it has ended or is gone are cleaned up.
         let is_over = matches!(phase(&seen.object), Some("Failed" | "Succeeded"));
-        let cgroup = self.cluster.layout().cgroup(self.node);
-        let folder = files::folder(&self.root()?, &subject);
-        settle(|| match seen.is_gone {
-            true => folder.exists(),
-            false => is_over && cgroups::is_there(&cgroup, &subject),
-        });
-        let containers = runtime::containers(self.cluster, self.node, &subject)?;
-        put("cri", &containers.configs);
-        put("files", &files::of(&self.root()?, &subject, &normal));
-        put("cgroups", &cgroups::of(&cgroup, &subject, &containers));
+        let settled = match seen.is_gone {
+            true => Settled::Folder,
+            false if is_over => Settled::Cgroups,
+            false => Settled::Now,
+        };
+        let request = Request { subject, words, settled, part: Part::State };
+        let state = self.node.observe(&request)?;
+        for aspect in ["cri", "files", "cgroups"] {
+            put(aspect, &normal.value(&state[aspect]));
+        }
         Ok(())
     }
 
@@ -95,41 +83,27 @@ impl CasePlaces<'_> {
         ended: &SeenObject,
         lines: &mut Lines,
     ) -> Result<()> {
-        let subject = Subject::of(&last.object);
-        let normal = subject.normal(&last.object, self.cluster, self.node);
-        let cgroup = self.cluster.layout().cgroup(self.node);
-        settle(|| ended.is_gone && cgroups::is_there(&cgroup, &subject));
+        let subject = subject(&last.object);
+        let words = self.words(&subject, &last.object);
+        let normal = Normal::new(words.clone());
+        let of_pod = |kept: &super::api::KeptObjects| Some(events::of(kept, &subject, &normal));
+        let settled = if ended.is_gone { Settled::Cgroups } else { Settled::Now };
+        let request = Request { subject: subject.clone(), words, settled, part: Part::Calls };
+        let answer = self.node.observe(&request)?;
+        let events = self.api.wait(Duration::ZERO, of_pod).context("the store answers at once")?;
         let mut put = |aspect: &str, value: &Value| {
             flat::flatten(lines, aspect, &normal.value(value));
         };
         put("pod@end", &object(&ended.object));
         put("gone", &Value::from(ended.is_gone));
-        let events = |kept: &super::api::KeptObjects| Some(events::of(kept, &subject, &normal));
-        let events = self.api.wait(Duration::ZERO, events);
-        put("events", &events.context("the store answers at once")?);
-        let log = self.cluster.layout().log(&format!("{}-containerd", self.node));
-        put("calls", &calls::of(&log, &subject, &normal, &last.object)?);
+        put("events", &events);
+        put("calls", &calls::sorted(answer["calls"].clone(), &last.object));
         Ok(())
-    }
-
-    /// The node's root folder, with its mounts.
-    fn root(&self) -> Result<PathBuf> {
-        let pid = self.cluster.pid(&format!("{}-machine", self.node));
-        let pid = pid.context("the node's machine runs")?;
-        Ok(PathBuf::from(format!("/proc/{pid}/root")))
     }
 }
 
 fn phase(pod: &Value) -> Option<&str> {
     pod["status"]["phase"].as_str()
-}
-
-/// Waits while the node still has something to clean up.
-fn settle(has_rest: impl Fn() -> bool) {
-    let deadline = Instant::now() + SETTLE_MAX;
-    while has_rest() && Instant::now() < deadline {
-        thread::sleep(PERIOD);
-    }
 }
 
 /// The object without random fields and those that the API server sets.

@@ -6,8 +6,9 @@
 //! `tests/differential/expected.txt` does not list. Observations are kept in `target/differential`.
 //!
 //! - `case`: files; `api`: the API server's objects as they change; `drive`: one pod's life
-//! - `look`: the current state, with `runtime`, `files`, `cgroups`, `events`; `calls`: the CRI
-//!   calls that the runtime received
+//! - `look`: the current state. `observe`: what a node knows of it, with `runtime`, `files`,
+//!   `cgroups`; `calls`: the CRI calls that the runtime received; `access`: ways to a node.
+//!   `events`: what the API server was told
 //! - `normal`: values that differ in any two runs; `flat`: objects as lines; `expected`, `report`
 //!
 //! A case that differs runs once more, alone, because a busy machine can cause a difference that
@@ -16,6 +17,7 @@
 //!
 //! Text is compared: paths and values. A time, an id, an address become placeholders.
 
+mod access;
 mod api;
 mod calls;
 mod case;
@@ -27,6 +29,7 @@ mod files;
 mod flat;
 mod look;
 mod normal;
+mod observe;
 mod report;
 mod runtime;
 
@@ -40,6 +43,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use regex::Regex;
 
+pub use self::access::observe_here;
+use self::access::{GuestNode, NamespacedNode, NodeAccess};
 use self::api::ApiConnection;
 pub use self::case::Case;
 use self::drive::CaseSide;
@@ -47,7 +52,7 @@ use self::expected::Expected;
 use self::flat::Lines;
 use crate::cluster::{Agent, Cluster};
 use crate::repository;
-use crate::shell::say;
+use crate::shell::{say, timed};
 
 /// Cases at once: they wait for most of their time.
 pub const PROCS: usize = 8;
@@ -105,66 +110,130 @@ pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
 }
 
 /// Runs the cases on a running cluster and prints the results.
-pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome> {
-    let expected = Expected::read(&repository().join(FOLDER).join("expected.txt"))?;
-    let kept = kept()?;
-    let begin = Instant::now();
-    let api = ApiConnection::start(cluster)?;
-    let total = cases.len();
-    let (alone, together): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(|c| c.is_alone);
-    let done: Mutex<Vec<Compared>> = Mutex::default();
-    for (cases, procs) in [(together, procs.max(1)), (alone, 1)] {
-        let waiting = Mutex::new(VecDeque::from(cases));
-        thread::scope(|scope| {
-            for _ in 0..procs {
-                scope.spawn(|| {
-                    while let Some(case) = pop(&waiting) {
-                        let compared = compare(cluster, &api, case, "a", &kept);
-                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                        say(&format!("{}/{total}", done.len() + 1), &report::progress(&compared));
-                        done.push(compared);
-                    }
-                });
-            }
-        });
-    }
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for compared in &mut done {
-        again(cluster, &api, compared, &expected, &kept)?;
-    }
-    done.sort_by(|a, b| a.case.name.cmp(&b.case.name));
-    let unexplained = report::print(&done, &expected);
-    say("done", &format!("in {:.0} s; see {}", begin.elapsed().as_secs_f64(), kept.display()));
-    Ok(Outcome { unexplained })
+pub fn on_cluster(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome> {
+    let nodes = NODES.map(|name| NamespacedNode { cluster, name });
+    let [theirs, ours] = &nodes;
+    Comparison::start(cluster, [theirs, ours])?.run(cases, procs)
 }
 
-/// Runs a differing case once more, alone; if it no longer differs, a third run decides.
-fn again(
+/// Boots guests with the kubelet and with our agent as nodes of a cluster that does not run, runs
+/// the cases there and prints the results.
+pub fn on_guests(
     cluster: &Cluster,
-    api: &ApiConnection,
-    compared: &mut Compared,
-    expected: &Expected,
-    kept: &std::path::Path,
-) -> Result<()> {
-    let is_open = |compared: &Compared| !expected.sort(compared).1.is_empty();
-    if !is_open(compared) {
-        return Ok(());
+    agent: Option<Agent>,
+    cases: Vec<Case>,
+    procs: usize,
+) -> Result<Outcome> {
+    // The program of all components is called by the name of its unit in a guest.
+    let agents = [Agent::KubeletAlone, agent.unwrap_or(Agent::Pintle(None))];
+    let programs = agents.iter().map(|agent| cluster.agent_program(agent));
+    let programs = programs.collect::<Result<Vec<_>>>()?;
+    cluster.up_control_plane()?;
+    let join = |(name, program): (&str, &PathBuf)| {
+        timed("boot", &format!("guest {name}"), || GuestNode::join(cluster, name, program))
+    };
+    let nodes = NODES.into_iter().zip(&programs).map(join).collect::<Result<Vec<_>>>()?;
+    let outcome = Comparison::start(cluster, [&nodes[0], &nodes[1]])?.run(cases, procs);
+    for (name, node) in NODES.iter().zip(&nodes) {
+        let path = repository().join(format!("target/differential/{name}-agent.log"));
+        fs::write(&path, node.agent_log()).with_context(|| format!("write {}", path.display()))?;
     }
-    let earlier: Vec<_> = expected.sort(compared).1.into_iter().cloned().collect();
-    for (round, suffix) in [("b", ".first"), ("c", ".second")] {
-        let case = compared.case.clone();
-        for node in NODES {
-            let file = |suffix: &str| kept.join(format!("{}{suffix}.{node}.txt", case.name));
-            fs::rename(file(""), file(suffix)).context("keep what was seen before")?;
-        }
-        let once_more = compare(cluster, api, case, round, kept);
-        *compared = Compared { earlier: earlier.clone(), ..once_more };
-        say("again", &report::progress(compared));
-        if is_open(compared) {
-            return Ok(()); // two runs differed
-        }
+    outcome
+}
+
+/// What all cases of a run share.
+struct Comparison<'a> {
+    nodes: [&'a dyn NodeAccess; 2],
+    api: ApiConnection,
+    expected: Expected,
+    /// The folder of observations.
+    kept: PathBuf,
+}
+
+impl<'a> Comparison<'a> {
+    fn start(cluster: &Cluster, nodes: [&'a dyn NodeAccess; 2]) -> Result<Self> {
+        let expected = Expected::read(&repository().join(FOLDER).join("expected.txt"))?;
+        Ok(Self { nodes, expected, kept: kept()?, api: ApiConnection::start(cluster)? })
     }
-    Ok(())
+
+    fn run(&self, cases: Vec<Case>, procs: usize) -> Result<Outcome> {
+        let begin = Instant::now();
+        let total = cases.len();
+        let (alone, together): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(|c| c.is_alone);
+        let done: Mutex<Vec<Compared>> = Mutex::default();
+        for (cases, procs) in [(together, procs.max(1)), (alone, 1)] {
+            let waiting = Mutex::new(VecDeque::from(cases));
+            thread::scope(|scope| {
+                for _ in 0..procs {
+                    scope.spawn(|| {
+                        while let Some(case) = pop(&waiting) {
+                            let compared = self.compare(case, "a");
+                            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                            let which = format!("{}/{total}", done.len() + 1);
+                            say(&which, &report::progress(&compared));
+                            done.push(compared);
+                        }
+                    });
+                }
+            });
+        }
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for compared in &mut done {
+            self.again(compared)?;
+        }
+        done.sort_by(|a, b| a.case.name.cmp(&b.case.name));
+        let unexplained = report::print(&done, &self.expected);
+        let kept = self.kept.display();
+        say("done", &format!("in {:.0} s; see {kept}", begin.elapsed().as_secs_f64()));
+        Ok(Outcome { unexplained })
+    }
+
+    /// Runs a differing case once more, alone; if it no longer differs, a third run decides.
+    fn again(&self, compared: &mut Compared) -> Result<()> {
+        let is_open = |compared: &Compared| !self.expected.sort(compared).1.is_empty();
+        if !is_open(compared) {
+            return Ok(());
+        }
+        let earlier: Vec<_> = self.expected.sort(compared).1.into_iter().cloned().collect();
+        for (round, suffix) in [("b", ".first"), ("c", ".second")] {
+            let case = compared.case.clone();
+            for node in NODES {
+                let file =
+                    |suffix: &str| self.kept.join(format!("{}{suffix}.{node}.txt", case.name));
+                fs::rename(file(""), file(suffix)).context("keep what was seen before")?;
+            }
+            let once_more = self.compare(case, round);
+            *compared = Compared { earlier: earlier.clone(), ..once_more };
+            say("again", &report::progress(compared));
+            if is_open(compared) {
+                return Ok(()); // two runs differed
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one case on both nodes at once.
+    fn compare(&self, case: Case, round: &str) -> Compared {
+        let begin = Instant::now();
+        let seen: Vec<Lines> = thread::scope(|scope| {
+            let sides = [0, 1].map(|at| {
+                let side = CaseSide::new(&self.api, &case, round, NODES[at], self.nodes[at]);
+                scope.spawn(move || side.run())
+            });
+            sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
+        });
+        for (node, lines) in NODES.iter().zip(&seen) {
+            let path = self.kept.join(format!("{}.{node}.txt", case.name));
+            if let Err(error) = fs::write(&path, flat::text(lines)) {
+                say("failed", &format!("write {}: {error}", path.display()));
+            }
+        }
+        let mut differences = flat::differences(&seen[0], &seen[1]);
+        differences.extend(never_came(&seen[0], &seen[1]));
+        let aspects = flat::aspects(&seen[0], &seen[1]).len();
+        let seconds = begin.elapsed().as_secs_f64();
+        Compared { case, seconds, aspects, differences, earlier: Vec::new() }
+    }
 }
 
 fn pop(waiting: &Mutex<VecDeque<Case>>) -> Option<Case> {
@@ -177,35 +246,6 @@ fn kept() -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     Ok(dir)
-}
-
-/// Runs one case on both nodes at once.
-fn compare(
-    cluster: &Cluster,
-    api: &ApiConnection,
-    case: Case,
-    round: &str,
-    kept: &std::path::Path,
-) -> Compared {
-    let begin = Instant::now();
-    let seen: Vec<Lines> = thread::scope(|scope| {
-        let sides = NODES.map(|node| {
-            let case = &case;
-            scope.spawn(move || CaseSide::new(cluster, api, case, round, node).run())
-        });
-        sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
-    });
-    for (node, lines) in NODES.iter().zip(&seen) {
-        let path = kept.join(format!("{}.{node}.txt", case.name));
-        if let Err(error) = fs::write(&path, flat::text(lines)) {
-            say("failed", &format!("write {}: {error}", path.display()));
-        }
-    }
-    let mut differences = flat::differences(&seen[0], &seen[1]);
-    differences.extend(never_came(&seen[0], &seen[1]));
-    let aspects = flat::aspects(&seen[0], &seen[1]).len();
-    let seconds = begin.elapsed().as_secs_f64();
-    Compared { case, seconds, aspects, differences, earlier: Vec::new() }
 }
 
 /// Waits for a state that neither side reached: such a case compares two pods in an unknown state,

@@ -3,13 +3,12 @@
 //! containerd stores each sandbox's and container's CRI configuration as it came, so that no proxy
 //! has to listen between agent and runtime.
 
-use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::look::Subject;
-use crate::cluster::Cluster;
+use super::observe::Subject;
 use crate::shell::capture;
 
 /// The pod's containers, dead ones too.
@@ -20,11 +19,13 @@ pub(super) struct Containers {
     pub(super) names: Vec<(String, String)>,
 }
 
-/// Asks the node's containerd.
-pub(super) fn containers(cluster: &Cluster, node: &str, subject: &Subject) -> Result<Containers> {
+/// Asks the node's containerd with its program `ctr`.
+pub(super) fn containers(
+    ctr: &dyn Fn() -> Result<Command>,
+    subject: &Subject,
+) -> Result<Containers> {
     let ctr = |args: &[&str]| -> Result<String> {
-        let mut cmd = cluster.node_command(node, Path::new("ctr"))?;
-        capture(cmd.args(["-n", "k8s.io", "containers"]).args(args))
+        capture(ctr()?.args(["-n", "k8s.io", "containers"]).args(args))
     };
     let of_pod = format!("labels.\"io.kubernetes.pod.uid\"=={}", subject.uid);
     let (mut configs, mut names) = (json!({}), Vec::<(String, String)>::new());

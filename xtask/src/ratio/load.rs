@@ -1,21 +1,24 @@
 //! CPU time and memory of a process, as the kernel counts them.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// User and system time of a process and of its children that have ended, in seconds.
-pub(super) fn cpu_seconds(pid: i32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the agent runs")?;
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("a clock tick")?;
-    Ok(ticks(&stat)? as f64 / per_second as f64)
+/// What a process has used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AgentLoad {
+    /// User and system time, also of its children that have ended.
+    pub(super) cpu_seconds: f64,
+    /// Resident memory.
+    pub(super) resident_mib: f64,
 }
 
-/// Resident memory in MiB.
-pub(super) fn resident_mib(pid: i32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the agent runs")?;
-    Ok(kib(&status, "VmRSS:")? as f64 / 1024.0)
+impl AgentLoad {
+    /// Reads a process's files `stat` and `status`.
+    pub(super) fn parse(stat: &str, status: &str) -> Result<Self> {
+        let per_second = sysconf(SysconfVar::CLK_TCK)?.context("a clock tick")?;
+        let cpu_seconds = ticks(stat)? as f64 / per_second as f64;
+        Ok(Self { cpu_seconds, resident_mib: kib(status, "VmRSS:")? as f64 / 1024.0 })
+    }
 }
 
 /// `utime stime cutime cstime`; the name in brackets before them may hold anything.

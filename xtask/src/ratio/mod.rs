@@ -8,12 +8,14 @@
 //! the agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
 //! - `pods`, `watch`: the pods, and the times at which the API server reports their states
+//! - `node`: the node, in namespaces or as a guest
 //! - `load`, `writes`: CPU and memory of the agent, and its write requests
 //! - `side`: the phases. `phases`: which of them are asked for. `measure`: the numbers and their
 //!   goals
 
 mod load;
 mod measure;
+mod node;
 mod phases;
 mod pods;
 mod side;
@@ -24,15 +26,16 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use self::measure::MeasuredNumbers;
+use self::node::{GuestNode, NamespacedNode, RatioNode};
 pub use self::phases::Phases;
 use self::side::RatioSide;
 use crate::cluster::{Agent, Cluster};
 use crate::shell::{say, timed};
-use crate::{bench_report, chart};
+use crate::{bench_report, chart, uml};
 
 /// The cluster's name; it is started for this and removed afterwards.
 const CLUSTER: &str = "bench";
@@ -59,6 +62,8 @@ pub struct RatioSize {
     pub rounds: usize,
     /// How long CPU time is counted, `PINTLE_BENCH_SECONDS`.
     pub window: Duration,
+    /// True if the node is a guest with cgroup v2 and systemd: `PINTLE_BENCH_NODE=guest`.
+    pub in_guest: bool,
 }
 
 impl RatioSize {
@@ -69,7 +74,18 @@ impl RatioSize {
         let rounds = number("PINTLE_BENCH_ROUNDS", ROUNDS)?.max(1);
         let seconds = number("PINTLE_BENCH_SECONDS", 60)?.max(1);
         let phases = Phases::asked()?;
-        Ok(Self { pods, phases, rounds, window: Duration::from_secs(seconds as u64) })
+        let window = Duration::from_secs(seconds as u64);
+        let in_guest = match std::env::var("PINTLE_BENCH_NODE").as_deref() {
+            Err(_) | Ok("namespaces") => false,
+            Ok("guest") => true,
+            Ok(other) => bail!("PINTLE_BENCH_NODE is namespaces or guest, not {other}"),
+        };
+        let size = Self { pods, phases, rounds, window, in_guest };
+        ensure!(
+            size.is_usual() || !in_guest,
+            "PINTLE_BENCH_PODS is at most {PODS_USUAL} with PINTLE_BENCH_NODE=guest"
+        );
+        Ok(size)
     }
 
     fn is_usual(self) -> bool {
@@ -101,11 +117,22 @@ pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
     let cluster = &own.0;
     // Removes leftovers of a killed run.
     cluster.down()?;
+    if size.in_guest {
+        uml::require_iptables()?;
+        cluster.up_control_plane()?;
+        let node = timed("boot", "a guest", || GuestNode::join(cluster, &Agent::KubeletAlone))?;
+        return compare(cluster, &node, ours, size);
+    }
     cluster.choose_agent(pods::NODE, &Agent::KubeletAlone)?;
     if !size.is_usual() {
         cluster.configure_agent(pods::NODE, &json!({"maxPods": 2 * size.pods}))?;
     }
     cluster.up()?;
+    compare(cluster, &NamespacedNode(cluster), ours, size)
+}
+
+/// Measures both agents on a node that runs.
+fn compare(cluster: &Cluster, node: &dyn RatioNode, ours: &Agent, size: RatioSize) -> Result<()> {
     prepare(cluster)?;
     let (mut our_figures, mut kubelets) = (MeasuredNumbers::default(), MeasuredNumbers::default());
     for round in 0..=size.rounds {
@@ -117,8 +144,8 @@ pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
         for (agent, name, figures) in sides {
             let text = format!("{name}, round {round} of {}", size.rounds);
             timed("measure", &text, || {
-                restart(cluster, agent)?;
-                let measured = RatioSide::of(cluster, size)?.measure()?;
+                node.restart(agent)?;
+                let measured = RatioSide::of(cluster, node, size)?.measure()?;
                 say(name, &measure::summary(&measured));
                 if round > 0 {
                     figures.extend(measured);
@@ -129,7 +156,8 @@ pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
     }
     println!("{} pods, {} s of CPU time counted", size.pods, size.window.as_secs());
     let rows = measure::rows(&our_figures, &kubelets);
-    let kept = bench_report::show("node_cluster", "kubelet", &rows)?;
+    let name = if size.in_guest { "node_cluster_guest" } else { "node_cluster" };
+    let kept = bench_report::show(name, "kubelet", &rows)?;
     let chart = kept.with_extension("svg");
     fs::write(&chart, chart::bars("kubelet", &rows))
         .with_context(|| format!("write {}", chart.display()))?;
@@ -148,11 +176,4 @@ fn prepare(cluster: &Cluster) -> Result<()> {
         thread::sleep(ASK_EVERY);
     }
     Ok(())
-}
-
-fn restart(cluster: &Cluster, agent: &Agent) -> Result<()> {
-    cluster.stop("n1-agent")?;
-    cluster.choose_agent(pods::NODE, agent)?;
-    cluster.start("n1-agent")?;
-    cluster.wait_ready()
 }

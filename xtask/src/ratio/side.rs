@@ -4,21 +4,20 @@
 //! node as this one did. A phase waits for what the API server says, and for fixed times only where
 //! time itself is what a measure needs.
 
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::Signal;
 
+use super::RatioSize;
+use super::load::AgentLoad;
 use super::measure::{Measure, MeasuredNumbers};
+use super::node::RatioNode;
 use super::phases::Phase;
 use super::pods::{self, NAMESPACE, NODE, WorkloadKind};
 use super::watch::{PodWatch, Pods, SeenTimes};
 use super::writes::Since;
-use super::{RatioSize, load};
 use crate::cluster::Cluster;
-use crate::node::process;
 use crate::shell::say;
 
 /// Time until work after a start (first reads, delayed writes, garbage collection) is over.
@@ -35,6 +34,7 @@ const KILL_EVERY: Duration = Duration::from_millis(290);
 /// One agent on the node.
 pub(super) struct RatioSide<'a> {
     cluster: &'a Cluster,
+    node: &'a dyn RatioNode,
     size: RatioSize,
     watch: PodWatch<'a>,
     figures: MeasuredNumbers,
@@ -42,9 +42,13 @@ pub(super) struct RatioSide<'a> {
 
 impl<'a> RatioSide<'a> {
     /// The agent that runs on the node now.
-    pub(super) fn of(cluster: &'a Cluster, size: RatioSize) -> Result<Self> {
+    pub(super) fn of(
+        cluster: &'a Cluster,
+        node: &'a dyn RatioNode,
+        size: RatioSize,
+    ) -> Result<Self> {
         let watch = PodWatch::of(cluster, NAMESPACE)?;
-        Ok(Self { cluster, size, watch, figures: MeasuredNumbers::default() })
+        Ok(Self { cluster, node, size, watch, figures: MeasuredNumbers::default() })
     }
 
     /// Every phase.
@@ -92,24 +96,21 @@ impl<'a> RatioSide<'a> {
     /// CPU over a window without events, and memory at its end.
     fn idle(&mut self) -> Result<()> {
         say("idle", &format!("{} s", self.size.window.as_secs()));
-        let (share, pid) = self.cpu_share()?;
+        let (share, load) = self.cpu_share()?;
         self.figures.note(Measure::IdleCpu, [share]);
-        self.figures.note(Measure::Memory, [load::resident_mib(pid)?]);
+        self.figures.note(Measure::Memory, [load.resident_mib]);
         Ok(())
     }
 
     /// Kills first processes one after the other, each from its kill to its terminated status.
     fn deaths(&mut self, victims: &[String]) -> Result<()> {
         say("deaths", &victims.len().to_string());
-        let inits = process::containers(&self.runtime_state()?);
         let mut kills = Vec::new();
         for name in victims {
             let seen = self.seen(name)?;
             let id = seen.container.with_context(|| format!("{name} has a container"))?;
-            let init = inits.iter().find(|(container, _)| *container == id);
-            let (_, pid) = init.with_context(|| format!("{name} has a process"))?;
-            kills.push((name, id, Instant::now()));
-            process::signal(*pid, Signal::SIGKILL);
+            let at = self.node.kill(&id).with_context(|| format!("kill {name}"))?;
+            kills.push((name, id, at));
             thread::sleep(KILL_EVERY);
         }
         let end = |pods: &Pods, name: &str, id: &str| pods.get(name)?.ended.get(id).copied();
@@ -160,13 +161,13 @@ impl<'a> RatioSide<'a> {
         self.gone(&names)
     }
 
-    /// Share of a core in percent over the window, and the process.
-    fn cpu_share(&self) -> Result<(f64, i32)> {
-        let pid = self.cluster.pid("n1-agent").context("the agent runs")?;
-        let (begin, before) = (Instant::now(), load::cpu_seconds(pid)?);
+    /// Share of a core in percent over the window, and the load at its end.
+    fn cpu_share(&self) -> Result<(f64, AgentLoad)> {
+        let (begin, before) = (Instant::now(), self.node.load()?);
         thread::sleep(self.size.window);
-        let spent = load::cpu_seconds(pid)? - before;
-        Ok((spent / begin.elapsed().as_secs_f64() * 100.0, pid))
+        let after = self.node.load()?;
+        let spent = after.cpu_seconds - before.cpu_seconds;
+        Ok((spent / begin.elapsed().as_secs_f64() * 100.0, after))
     }
 
     /// Attempts of probes so far, by the agent's own count.
@@ -195,12 +196,6 @@ impl<'a> RatioSide<'a> {
     fn seen(&mut self, name: &str) -> Result<SeenTimes> {
         let pods = self.watch.until("", Duration::ZERO, |_| Vec::new())?;
         pods.get(name).cloned().with_context(|| format!("{name} was seen"))
-    }
-
-    /// containerd's state folder, which only the node sees at its place.
-    fn runtime_state(&self) -> Result<PathBuf> {
-        let machine = self.cluster.pid("n1-machine").context("the node's machine runs")?;
-        Ok(Path::new("/proc").join(machine.to_string()).join("root/run/containerd"))
     }
 }
 

@@ -15,7 +15,7 @@ use super::prepare;
 use crate::cluster::Agent;
 use crate::node::agent;
 use crate::shell::{cargo, run as run_command, say};
-use crate::{apt, ratio};
+use crate::{apt, ratio, supervisor};
 
 /// Benchmarks on a real containerd.
 const ON_A_NODE: &str = "node_";
@@ -31,6 +31,9 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
     known.push(IN_A_CLUSTER);
     if let Some(wrong) = names.iter().find(|name| !known.contains(*name)) {
         bail!("there is no benchmark {wrong}; there are: {}", known.join(" "));
+    }
+    if let Some(code) = supervisor::rerun("bench", names)? {
+        return Ok(code);
     }
     prepare::build_tools()?;
     for name in known.into_iter().filter(|known| names.is_empty() || names.contains(known)) {

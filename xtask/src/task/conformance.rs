@@ -12,7 +12,7 @@ use crate::cluster::{Agent, Cluster, Controllers};
 use crate::conformance::{self, Selection, Summary};
 use crate::node::agent;
 use crate::shell::timed;
-use crate::{repository, uml};
+use crate::{repository, supervisor, uml};
 
 /// The tests that run when the arguments name none.
 const CONFORMANCE: &str = r"\[Conformance\]";
@@ -39,9 +39,9 @@ with its scheduler and controllers unless --scheduler or --controllers is.";
 
 /// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
 /// tests that were chosen did not run.
-pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
-    let is_named = args.first() == Some(&"--name");
-    let (name, mut args) = name(args)?;
+pub(super) fn run(all: &[&str]) -> Result<ExitCode> {
+    let is_named = all.first() == Some(&"--name");
+    let (name, mut args) = name(all)?;
     let mut selection = Selection {
         focus: CONFORMANCE.to_owned(),
         skip: String::new(),
@@ -102,14 +102,20 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
         }
     }
+    if guests {
+        check_guests(keep, is_named)?;
+        return on_guests(all, &programs, &selection);
+    }
+    on_cluster(&name, &programs, keep, &selection)
+}
+
+/// Refuses options that have no effect on a cluster with guests.
+pub(super) fn check_guests(keep: bool, is_named: bool) -> Result<()> {
     ensure!(
-        !guests || !(keep || is_named),
+        !(keep || is_named),
         "--guests takes no --keep and no --name: its cluster is removed with the run"
     );
-    match guests {
-        true => on_guests(&programs, &selection),
-        false => on_cluster(&name, &programs, keep, &selection),
-    }
+    Ok(())
 }
 
 /// Programs that the arguments name; without one the cluster keeps its own.
@@ -208,7 +214,10 @@ fn on_cluster(
 }
 
 /// Runs the suite on a cluster of this run with two nodes, which are guests.
-fn on_guests(programs: &Programs, selection: &Selection) -> Result<ExitCode> {
+fn on_guests(args: &[&str], programs: &Programs, selection: &Selection) -> Result<ExitCode> {
+    if let Some(code) = supervisor::rerun("conformance", args)? {
+        return Ok(code);
+    }
     conformance::prepare()?;
     uml::require_iptables()?;
     let cluster = Cluster::of_this_run("guests")?;

@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,11 +24,9 @@ use crate::{cache, shell, supervisor};
 
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let stage = args.first().and_then(|arg| guest_tests::STAGES.into_iter().find(|s| s == arg));
-    if !supervisor::is_supervised() {
-        let program = std::env::current_exe().context("find this program")?;
-        return supervisor::run(Command::new(program).arg("uml").args(args));
+    if let Some(code) = supervisor::rerun("uml", args)? {
+        return Ok(code);
     }
-    supervisor::die_with_supervisor()?;
     if let Some(stage) = stage {
         return guest_tests::run(stage, &args[1..]);
     }

@@ -208,9 +208,13 @@ impl Node {
         self.guest.run(&script).map_or_else(|error| format!("{error:#}"), |output| output.text)
     }
 
-    /// Writes a manifest of a static pod.
+    /// Writes a manifest of a static pod, in a file of the pod's name.
     pub fn put(&self, pod: &Value) -> Result<()> {
-        let name = pod["metadata"]["name"].as_str().context("a pod has a name")?;
+        self.put_as(pod["metadata"]["name"].as_str().context("a pod has a name")?, pod)
+    }
+
+    /// The same in a file of this name.
+    pub fn put_as(&self, name: &str, pod: &Value) -> Result<()> {
         let file = format!("{name}.json");
         self.write(&file, &pod.to_string())?;
         // By rename: the agent never sees half of it.

@@ -26,7 +26,7 @@ mod vectors;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -218,11 +218,9 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
         println!("{}", usage());
         return Ok(ExitCode::SUCCESS);
     }
-    if !supervisor::is_supervised() {
-        let program = std::env::current_exe().context("find this program")?;
-        return supervisor::run(Command::new(program).arg("test").args(args));
+    if let Some(code) = supervisor::rerun("test", args)? {
+        return Ok(code);
     }
-    supervisor::die_with_supervisor()?;
     let filter = match chosen {
         Chosen::Tests(filter) => Some(filter.to_owned()),
         _ => None,

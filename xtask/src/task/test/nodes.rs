@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Result, bail, ensure};
 
-use super::programs::Choice;
+use super::programs::{Choice, StageProgram};
 use super::report::TestCounts;
 use super::skips::Skips;
 use super::{TestRun, prepare, sample};
@@ -41,15 +41,15 @@ pub(super) fn cluster(run: &TestRun) -> Result<TestCounts> {
         return twice("cluster", run);
     }
     run.programs(Choice::Stage("cluster"))?;
-    let half = |purpose: &str, args: &[&str]| {
+    let half = |purpose: &str, is_chosen: fn(&str) -> bool| {
         let cluster = Cluster::of_this_run(purpose)?.with_nodes(1)?;
         let name = cluster.layout().name().to_owned();
         let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of(purpose));
-        on(&cluster, run, || tried_again("cluster", run, args, &env, &skips))
+        on(&cluster, run, || tried_again("cluster", run, is_chosen, &env, &skips))
     };
     thread::scope(|scope| {
-        let other = scope.spawn(|| half("eviction", &[EVICTION]));
-        let mut counts = half("test", &["--skip", EVICTION])?;
+        let other = scope.spawn(|| half("eviction", |name| name.contains(EVICTION)));
+        let mut counts = half("test", |name| !name.contains(EVICTION))?;
         let other = other.join().map_err(|_| anyhow::anyhow!("the other half panicked"))?;
         counts.add(other?);
         Ok(counts)
@@ -64,7 +64,7 @@ pub(super) fn storage(run: &TestRun) -> Result<TestCounts> {
     let cluster = Cluster::of_this_run("storage")?.with_nodes(1)?;
     let name = cluster.layout().name().to_owned();
     let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of("storage"));
-    on(&cluster, run, || tried_again("storage", run, &[], &env, &skips))
+    on(&cluster, run, || tried_again("storage", run, |_| true, &env, &skips))
 }
 
 /// The scheduler beside an API server and kube-scheduler, without any node.
@@ -137,15 +137,14 @@ fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> R
 
 /// Runs a stage and repeats its failed tests.
 fn twice(stage: &'static str, run: &TestRun) -> Result<TestCounts> {
-    let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
-    tried_again(stage, run, &filter, &[], &run.skips)
+    tried_again(stage, run, |_| true, &[], &run.skips)
 }
 
-/// The same with arguments and variables of the environment for the test programs.
+/// The same for those tests that `is_chosen` names, with variables of the environment.
 fn tried_again(
     stage: &'static str,
     run: &TestRun,
-    args: &[&str],
+    is_chosen: fn(&str) -> bool,
     env: &[(&str, &str)],
     skips: &Skips,
 ) -> Result<TestCounts> {
@@ -158,9 +157,11 @@ fn tried_again(
     };
     let mut env = env.to_vec();
     env.extend(agent.as_deref().map(|agent| ("PINTLE_AGENT", agent)));
+    let chosen = chosen(stage, run, &programs, is_chosen)?;
+    let args: Vec<&str> = chosen.iter().map(String::as_str).collect();
     let mut total = TestCounts::default();
     for program in &programs {
-        let first = program.run(args, &env, skips)?;
+        let first = program.run(&args, &env, skips)?;
         let mut counts = first.counts;
         if first.is_whole && !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
             let mut args = vec!["--exact", "--test-threads=1"];
@@ -171,6 +172,31 @@ fn tried_again(
         total.add(counts);
     }
     Ok(total)
+}
+
+/// Arguments that select the filter's tests, or those that `is_chosen` names, in a run of everything
+/// half of them. Programs run the ones that they have.
+fn chosen(
+    stage: &str,
+    run: &TestRun,
+    programs: &[StageProgram],
+    is_chosen: fn(&str) -> bool,
+) -> Result<Vec<String>> {
+    if let Some(filter) = &run.filter {
+        return Ok(vec![filter.clone()]);
+    }
+    let mut all = Vec::new();
+    for program in programs {
+        all.extend(program.list()?);
+    }
+    let names = all.iter().filter(|name| is_chosen(name)).cloned().collect();
+    let names = sample::half(stage, run, names);
+    ensure!(!names.is_empty(), "the stage {stage} has no test");
+    if names.len() == all.len() {
+        // Attacks have one more test, of all of them together.
+        return Ok(Vec::new());
+    }
+    Ok(["--exact".to_owned()].into_iter().chain(names).collect())
 }
 
 /// Counts failed tests as flaky if the second run names them among the passed ones.

@@ -144,6 +144,13 @@ impl StageProgram {
         self.path
     }
 
+    /// The names of its tests.
+    pub(super) fn list(&self) -> Result<Vec<String>> {
+        let text = capture_shown(Command::new(&self.path).arg("--list").current_dir(&self.dir))?;
+        let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(names.map(str::to_owned).collect())
+    }
+
     /// Runs it with these arguments, shows its output and counts.
     pub(super) fn run(
         &self,

@@ -1,4 +1,8 @@
-//! Suites that run as a sample if all their tests have passed on this machine with the same inputs.
+//! Samples of suites and stages.
+//!
+//! A run of everything has half of the tests of each stage with real nodes and clusters, and a
+//! quarter of conformance. Other suites run as a sample if all their tests have passed on this
+//! machine with the same inputs.
 //!
 //! Input: a suite's source folders, as git knows them, and the records of earlier runs in the
 //! cache. A suite runs whole if its inputs changed, are not committed or were never tested whole
@@ -24,15 +28,24 @@ pub(super) struct SampledSuite {
     name: &'static str,
     /// All that it is made from, besides `COMMON`.
     inputs: &'static [&'static str],
+    /// True if a run of everything has a sample of it also where it never passed whole.
+    is_always_sampled: bool,
 }
 
 /// Inputs of every program, and the code that runs suites.
 const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "api", "xtask"];
-pub(super) const CONFORMANCE: SampledSuite =
-    SampledSuite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
-pub(super) const SIM: SampledSuite = SampledSuite { name: "sim", inputs: &["agent"] };
-pub(super) const FUZZ: SampledSuite =
-    SampledSuite { name: "fuzz", inputs: &["agent", "cri", "ebpf", "sched-core", "tests/fuzz"] };
+pub(super) const CONFORMANCE: SampledSuite = SampledSuite {
+    name: "conformance",
+    inputs: &["agent", "cri", "ebpf", "tests/upstream"],
+    is_always_sampled: true,
+};
+pub(super) const SIM: SampledSuite =
+    SampledSuite { name: "sim", inputs: &["agent"], is_always_sampled: false };
+pub(super) const FUZZ: SampledSuite = SampledSuite {
+    name: "fuzz",
+    inputs: &["agent", "cri", "ebpf", "sched-core", "tests/fuzz"],
+    is_always_sampled: false,
+};
 
 /// A sample has one test of so many, besides one of each kind and the marked ones.
 const ONE_OF: u64 = 4;
@@ -44,6 +57,8 @@ pub(super) struct Extent {
     suite: &'static str,
     /// The sum of its inputs; none where git does not know them.
     inputs: Option<String>,
+    /// True if all of it has passed with these inputs.
+    is_tested: bool,
     /// The tree from which the sample is drawn; none for the whole suite.
     drawn_by: Option<String>,
     marked: BTreeSet<String>,
@@ -57,11 +72,15 @@ impl SampledSuite {
         let inputs = if is_usual { self.sum() } else { None };
         let past = SuiteHistory::read(self.name).unwrap_or_default();
         let tested = inputs.as_ref().is_some_and(|sum| past.passed.contains(sum));
-        let may_sample = run.may_sample && tested;
+        let may_sample = run.may_sample && (tested || (is_usual && self.is_always_sampled));
         let drawn_by = if may_sample { git(&["rev-parse", "HEAD^{tree}"]) } else { None };
-        let extent = Extent { suite: self.name, inputs, drawn_by, marked: past.marked };
+        let marked = past.marked;
+        let extent = Extent { suite: self.name, inputs, is_tested: tested, drawn_by, marked };
         let what = match &extent.drawn_by {
-            Some(tree) => format!("a sample drawn by {tree}: all passed here with these inputs"),
+            Some(tree) if tested => {
+                format!("a sample drawn by {tree}: all passed here with these inputs")
+            }
+            Some(tree) => format!("a sample drawn by {tree}"),
             None => "all of it".to_owned(),
         };
         shell::say(self.name, &what);
@@ -88,10 +107,7 @@ impl Extent {
     pub(super) fn choose(&self, names: Vec<String>) -> Vec<String> {
         let Some(tree) = &self.drawn_by else { return names };
         let count = names.len();
-        let chosen = draw(tree, names, &self.marked);
-        shell::say(self.suite, &format!("{} of {count} tests:", chosen.len()));
-        chosen.iter().for_each(|name| shell::say("", name));
-        chosen
+        show(self.suite, draw(tree, names, &self.marked), count)
     }
 
     /// Records the result: `marked` are the tests that failed or were flaky. A suite that did not
@@ -105,12 +121,36 @@ impl Extent {
         let mut past = SuiteHistory::read(self.suite).unwrap_or_default();
         past.marked = marked;
         past.passed.retain(|sum| *sum != inputs);
-        if result.as_ref().is_ok_and(|counts| counts.failed == 0) {
+        let is_proven = self.drawn_by.is_none() || self.is_tested;
+        if is_proven && result.as_ref().is_ok_and(|counts| counts.failed == 0) {
             past.passed.push(inputs);
         }
         past.write(self.suite)?;
         result
     }
+}
+
+/// Those of a stage's tests that run: a run of everything has half of them, drawn by the tree.
+pub(super) fn half(stage: &str, run: &TestRun, names: Vec<String>) -> Vec<String> {
+    let is_whole = !run.may_sample || run.filter.is_some();
+    let tree = if is_whole { None } else { git(&["rev-parse", "HEAD^{tree}"]) };
+    let Some(tree) = tree else { return names };
+    let count = names.len();
+    show(stage, half_of(&tree, names), count)
+}
+
+/// Half of the names, and at least one.
+fn half_of(tree: &str, mut names: Vec<String>) -> Vec<String> {
+    names.sort_by_key(|name| lot(tree, name));
+    names.truncate(names.len().div_ceil(2));
+    names
+}
+
+/// Prints a sample of so many tests.
+fn show(suite: &str, chosen: Vec<String>, count: usize) -> Vec<String> {
+    shell::say(suite, &format!("{} of {count} tests:", chosen.len()));
+    chosen.iter().for_each(|name| shell::say("", name));
+    chosen
 }
 
 /// Returns whether an environment variable changes which tests run, or how.
@@ -207,16 +247,28 @@ mod tests {
     #[test]
     fn a_sample_has_each_kind_and_all_that_are_marked_and_another_tree_has_another() {
         let marked: BTreeSet<String> = names().into_iter().skip(3).take(9).collect();
-        let chosen = draw("a", names(), &marked);
+        let draw = |tree: &str, marked: &BTreeSet<String>| draw(tree, names(), marked);
+        let chosen = draw("a", &marked);
         assert!(marked.iter().all(|name| chosen.contains(name)));
         assert!(chosen.contains(&"[sig-network] DNS one test".to_owned()));
         assert!((12..50).contains(&chosen.len()), "{}", chosen.len());
-        assert_eq!(chosen, draw("a", names(), &marked));
-        assert_ne!(chosen, draw("b", names(), &marked));
+        assert_eq!(chosen, draw("a", &marked));
+        assert_ne!(chosen, draw("b", &marked));
         // Each test has its turn.
-        let trees = (0..100).map(|n| draw(&n.to_string(), names(), &BTreeSet::new()));
+        let trees = (0..100).map(|n| draw(&n.to_string(), &BTreeSet::new()));
         let seen: BTreeSet<String> = trees.flatten().collect();
         assert_eq!(seen.len(), names().len());
+    }
+
+    #[test]
+    fn half_of_the_tests_differs_from_tree_to_tree_and_is_never_empty() {
+        let chosen = half_of("a", names());
+        assert_eq!(chosen.len(), names().len().div_ceil(2));
+        assert_eq!(chosen, half_of("a", names()));
+        assert_ne!(chosen, half_of("b", names()));
+        assert_eq!(half_of("a", vec!["one".to_owned()]), ["one"]);
+        // Named by a person, all of them.
+        assert_eq!(half("e2e", &TestRun::new(None, false), names()), names());
     }
 
     #[test]
@@ -224,6 +276,7 @@ mod tests {
         let whole = Extent {
             suite: "t",
             inputs: Some("sum".to_owned()),
+            is_tested: false,
             drawn_by: None,
             marked: BTreeSet::new(),
         };
