@@ -29,6 +29,12 @@ const WHOLE_MEMORY_MIB: u32 = 8192;
 /// Where manifests of static pods are, in the guest.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
+/// The kubelet does not start on a machine whose clock speed it cannot read, and this kernel has none.
+const CLOCK_SPEED: &str = r"
+(cat /proc/cpuinfo; printf 'cpu MHz\t: 2000.000\n') > /run/cpuinfo
+mount --bind /run/cpuinfo /proc/cpuinfo
+";
+
 /// How long the parts of a node took to start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
@@ -170,12 +176,15 @@ impl Node {
         self.guest.capture(script).map(drop)
     }
 
-    /// The cluster's registry, the network, and an agent that finds iptables.
+    /// The cluster's registry, the network, and an agent that finds iptables and a clock speed.
     fn configure_network(&self, script: &str, runtime: &Runtime) -> Result<()> {
         fs::create_dir_all(self.guest.dir().join("registries/_default"))?;
         self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;
         let path = format!("echo PATH={} >> /etc/default/pintle-agent\n", runtime.path());
-        self.guest.capture(&(path + script)).context("make the node's network").map(drop)
+        self.guest
+            .capture(&(path + CLOCK_SPEED + script))
+            .context("make the node's network")
+            .map(drop)
     }
 
     fn configure_agent(&self, configuration: &Value, flags: &[String]) -> Result<()> {
