@@ -92,7 +92,8 @@ impl RatioNode for GuestNode<'_> {
              && systemctl start pintle-agent",
             program.display()
         );
-        self.node.guest().capture(&script).context("start the agent")?;
+        let started = self.node.guest().capture(&script);
+        started.with_context(|| self.node.journal("pintle-agent"))?;
         self.cluster.wait_guest_ready(NODE)
     }
 

@@ -30,9 +30,16 @@ const WHOLE_MEMORY_MIB: u32 = 8192;
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
 /// The kubelet does not start on a machine whose clock speed it cannot read, and this kernel has none.
+/// While it runs nothing is mounted there: no user namespace could have a /proc.
 const CLOCK_SPEED: &str = r"
 (cat /proc/cpuinfo; printf 'cpu MHz\t: 2000.000\n') > /run/cpuinfo
-mount --bind /run/cpuinfo /proc/cpuinfo
+mkdir -p /etc/systemd/system/pintle-agent.service.d
+cat > /etc/systemd/system/pintle-agent.service.d/clock.conf <<'END'
+[Service]
+ExecStartPre=/bin/mount --bind /run/cpuinfo /proc/cpuinfo
+ExecStartPost=/bin/umount /proc/cpuinfo
+END
+systemctl daemon-reload
 ";
 
 /// How long the parts of a node took to start.
