@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::cgroups::CgroupNames;
-use super::observe::{NodePlaces, Request, observe};
+use super::observe::{NodePlaces, PodQuery, observe};
 use crate::cluster::Cluster;
 use crate::runtime::{Runtime, Version};
 use crate::uml;
@@ -32,8 +32,8 @@ const GUEST_PROGRAM: &str = "/host/xtask";
 
 /// A node as a comparison reaches it.
 pub(super) trait NodeAccess: Sync {
-    /// Answers a request.
-    fn observe(&self, request: &Request) -> Result<Value>;
+    /// Answers a query.
+    fn observe(&self, query: &PodQuery) -> Result<Value>;
     /// The cgroup below which the node's pods are; none if that is the root.
     fn cgroup_root(&self) -> String;
     /// Writes the manifest of a static pod.
@@ -56,7 +56,7 @@ impl NamespacedNode<'_> {
 }
 
 impl NodeAccess for NamespacedNode<'_> {
-    fn observe(&self, request: &Request) -> Result<Value> {
+    fn observe(&self, query: &PodQuery) -> Result<Value> {
         let pid = self.cluster.pid(&format!("{}-machine", self.name));
         let pid = pid.context("the node's machine runs")?;
         let places = NodePlaces {
@@ -65,7 +65,7 @@ impl NodeAccess for NamespacedNode<'_> {
             cgroups: CgroupNames::Plain { root: self.cgroup_root() },
             ctr: &|| self.cluster.node_command(self.name, Path::new("ctr")),
         };
-        observe(&places, request)
+        observe(&places, query)
     }
 
     fn cgroup_root(&self) -> String {
@@ -107,9 +107,9 @@ impl GuestNode {
 }
 
 impl NodeAccess for GuestNode {
-    fn observe(&self, request: &Request) -> Result<Value> {
-        let (ctr, request) = (self.ctr.display(), request.to_json().to_string());
-        let script = format!("{GUEST_PROGRAM} differential observe '{ctr}' '{request}'");
+    fn observe(&self, query: &PodQuery) -> Result<Value> {
+        let (ctr, query) = (self.ctr.display(), query.to_json().to_string());
+        let script = format!("{GUEST_PROGRAM} differential observe '{ctr}' '{query}'");
         let text = self.node.guest().capture(&script)?;
         serde_json::from_str(&text).with_context(|| format!("read {text:?}"))
     }
@@ -127,13 +127,13 @@ impl NodeAccess for GuestNode {
     }
 }
 
-/// Answers a request in a guest, as JSON.
-pub fn observe_here(ctr: &str, request: &str) -> Result<Value> {
+/// Answers a query in a guest, as JSON.
+pub fn observe_here(ctr: &str, query: &str) -> Result<Value> {
     let places = NodePlaces {
         root: PathBuf::from("/proc/1/root"),
         log: PathBuf::from(GUEST_LOG),
         cgroups: CgroupNames::Systemd,
         ctr: &|| Ok(Command::new(ctr)),
     };
-    observe(&places, &Request::from_json(request)?)
+    observe(&places, &PodQuery::from_json(query)?)
 }

@@ -9,7 +9,7 @@ use super::access::NodeAccess;
 use super::api::{ApiConnection, SeenObject};
 use super::flat::{self, Lines};
 use super::normal::Normal;
-use super::observe::{Part, Request, Settled, Subject};
+use super::observe::{Part, PodQuery, Settled, Subject};
 use super::{calls, events};
 
 /// Annotations of mirror pods with hashes and times.
@@ -68,8 +68,8 @@ impl CasePlaces<'_> {
             false if is_over => Settled::Cgroups,
             false => Settled::Now,
         };
-        let request = Request { subject, words, settled, part: Part::State };
-        let state = self.node.observe(&request)?;
+        let query = PodQuery { subject, words, settled, part: Part::State };
+        let state = self.node.observe(&query)?;
         for aspect in ["cri", "files", "cgroups"] {
             put(aspect, &normal.value(&state[aspect]));
         }
@@ -88,8 +88,8 @@ impl CasePlaces<'_> {
         let normal = Normal::new(words.clone());
         let of_pod = |kept: &super::api::KeptObjects| Some(events::of(kept, &subject, &normal));
         let settled = if ended.is_gone { Settled::Cgroups } else { Settled::Now };
-        let request = Request { subject: subject.clone(), words, settled, part: Part::Calls };
-        let answer = self.node.observe(&request)?;
+        let query = PodQuery { subject: subject.clone(), words, settled, part: Part::Calls };
+        let answer = self.node.observe(&query)?;
         let events = self.api.wait(Duration::ZERO, of_pod).context("the store answers at once")?;
         let mut put = |aspect: &str, value: &Value| {
             flat::flatten(lines, aspect, &normal.value(value));

@@ -51,7 +51,7 @@ pub(super) enum Part {
 
 /// One look at a node.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct PodQuery {
     pub(super) subject: Subject,
     /// Words with their placeholders.
     pub(super) words: Vec<(String, String)>,
@@ -59,7 +59,7 @@ pub(super) struct Request {
     pub(super) part: Part,
 }
 
-impl Request {
+impl PodQuery {
     /// As JSON, for a process in a guest.
     pub(super) fn to_json(&self) -> Value {
         let Subject { uid, namespace, name } = &self.subject;
@@ -76,7 +76,7 @@ impl Request {
 
     /// Reads what `to_json` wrote.
     pub(super) fn from_json(text: &str) -> Result<Self> {
-        let value: Value = serde_json::from_str(text).context("read the request")?;
+        let value: Value = serde_json::from_str(text).context("read the query")?;
         let text = |key: &str| value[key].as_str().map(str::to_owned).context(key.to_owned());
         let subject =
             Subject { uid: text("uid")?, namespace: text("namespace")?, name: text("name")? };
@@ -103,8 +103,8 @@ pub(super) struct NodePlaces<'a> {
 }
 
 /// Reads what is asked.
-pub(super) fn observe(places: &NodePlaces<'_>, request: &Request) -> Result<Value> {
-    let Request { subject, words, settled, part } = request;
+pub(super) fn observe(places: &NodePlaces<'_>, query: &PodQuery) -> Result<Value> {
+    let PodQuery { subject, words, settled, part } = query;
     let normal = Normal::new(words.clone());
     let folder = files::folder(&places.root, subject);
     settle(|| match settled {
@@ -140,16 +140,16 @@ mod tests {
     #[test]
     fn request_is_read_as_it_was_written() {
         let [uid, namespace, name] = ["u", "ns", "p"].map(str::to_owned);
-        let request = Request {
+        let query = PodQuery {
             subject: Subject { uid, namespace, name },
             words: vec![("u".to_owned(), "<uid>".to_owned())],
             settled: Settled::Cgroups,
             part: Part::Calls,
         };
-        let read = Request::from_json(&request.to_json().to_string()).expect("it is good");
-        assert_eq!(read.words, request.words);
+        let read = PodQuery::from_json(&query.to_json().to_string()).expect("it is good");
+        assert_eq!(read.words, query.words);
         assert_eq!((read.settled, read.part), (Settled::Cgroups, Part::Calls));
         assert_eq!((&*read.subject.uid, &*read.subject.name), ("u", "p"));
-        assert!(Request::from_json("{}").is_err());
+        assert!(PodQuery::from_json("{}").is_err());
     }
 }

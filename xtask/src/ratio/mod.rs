@@ -30,7 +30,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use self::measure::MeasuredNumbers;
-use self::node::{GuestNode, NamespacedNode, RatioNode};
+use self::node::{RatioGuest, RatioNamespaces, RatioNode};
 pub use self::phases::Phases;
 use self::side::RatioSide;
 use crate::cluster::{Agent, Cluster};
@@ -120,7 +120,7 @@ pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
     if size.in_guest {
         uml::require_iptables()?;
         cluster.up_control_plane()?;
-        let node = timed("boot", "a guest", || GuestNode::join(cluster, &Agent::KubeletAlone))?;
+        let node = timed("boot", "a guest", || RatioGuest::join(cluster, &Agent::KubeletAlone))?;
         return compare(cluster, &node, ours, size);
     }
     cluster.choose_agent(pods::NODE, &Agent::KubeletAlone)?;
@@ -128,7 +128,7 @@ pub fn run(ours: &Agent, size: RatioSize) -> Result<()> {
         cluster.configure_agent(pods::NODE, &json!({"maxPods": 2 * size.pods}))?;
     }
     cluster.up()?;
-    compare(cluster, &NamespacedNode(cluster), ours, size)
+    compare(cluster, &RatioNamespaces(cluster), ours, size)
 }
 
 /// Measures both agents on a node that runs.

@@ -28,9 +28,9 @@ pub(super) trait RatioNode {
 }
 
 /// A node in namespaces.
-pub(super) struct NamespacedNode<'a>(pub(super) &'a Cluster);
+pub(super) struct RatioNamespaces<'a>(pub(super) &'a Cluster);
 
-impl RatioNode for NamespacedNode<'_> {
+impl RatioNode for RatioNamespaces<'_> {
     fn restart(&self, agent: &Agent) -> Result<()> {
         self.0.stop("n1-agent")?;
         self.0.choose_agent(NODE, agent)?;
@@ -60,12 +60,12 @@ impl RatioNode for NamespacedNode<'_> {
 }
 
 /// A node that is a guest.
-pub(super) struct GuestNode<'a> {
+pub(super) struct RatioGuest<'a> {
     cluster: &'a Cluster,
     node: uml::Node,
 }
 
-impl<'a> GuestNode<'a> {
+impl<'a> RatioGuest<'a> {
     /// Boots it with this agent.
     pub(super) fn join(cluster: &'a Cluster, agent: &Agent) -> Result<Self> {
         let program = cluster.agent_program(agent)?;
@@ -76,15 +76,17 @@ impl<'a> GuestNode<'a> {
     fn program(&self, agent: &Agent) -> Result<PathBuf> {
         let program = fs::canonicalize(self.cluster.agent_program(agent)?)?;
         let name = program.file_name().context("a program has a name")?;
-        let copy = self.node.guest().dir().join(name);
+        let agents = self.node.guest().dir().join("agents");
+        let copy = agents.join(name);
         if !copy.exists() {
+            fs::create_dir_all(&agents)?;
             fs::copy(&program, &copy).with_context(|| format!("copy {}", program.display()))?;
         }
-        Ok(Path::new("/host").join(name))
+        Ok(Path::new("/host/agents").join(name))
     }
 }
 
-impl RatioNode for GuestNode<'_> {
+impl RatioNode for RatioGuest<'_> {
     fn restart(&self, agent: &Agent) -> Result<()> {
         let program = self.program(agent)?;
         let script = format!(
