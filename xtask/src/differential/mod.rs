@@ -6,9 +6,9 @@
 //! `tests/differential/expected.txt` does not list. Observations are kept in `target/differential`.
 //!
 //! - `case`: files; `api`: the API server's objects as they change; `drive`: one pod's life
-//! - `look`: the current state. `observe`: what a node knows of it, with `runtime`, `files`,
+//! - `look`: the current state. `observe`: the pod's state on its node, with `runtime`, `files`,
 //!   `cgroups`; `calls`: the CRI calls that the runtime received; `access`: ways to a node.
-//!   `events`: what the API server was told
+//!   `events`: the pod's events in the API server
 //! - `normal`: values that differ in any two runs; `flat`: objects as lines; `expected`, `report`
 //!
 //! A case that differs runs once more, alone, because a busy machine can cause a difference that
@@ -141,7 +141,7 @@ pub fn on_guests(
     outcome
 }
 
-/// What all cases of a run share.
+/// State shared by the cases of a run.
 struct Comparison<'a> {
     nodes: [&'a dyn NodeAccess; 2],
     api: ApiConnection,

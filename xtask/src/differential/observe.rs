@@ -1,7 +1,7 @@
-//! What a node has of a pod, read on the node itself.
+//! The state of a pod, read on its node.
 //!
-//! Input: the pod's identity and what is asked. Output: an object of the answers. It runs in this
-//! process where nodes are namespaces of this host, and as a process of its own in a guest.
+//! Input: a query about a pod. Output: the answers as an object. It runs in this process for nodes in
+//! namespaces of this host, and as a process of a guest for nodes that are guests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) struct Subject {
     pub(super) name: String,
 }
 
-/// What is waited for before a node is read, for at most `SETTLE_MAX`.
+/// Condition awaited before the node is read, for at most `SETTLE_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// Nothing.
@@ -40,12 +40,12 @@ pub(super) enum Settled {
     Cgroups,
 }
 
-/// What is read.
+/// The part of a pod's state that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// `cri`, `files` and `cgroups`: the pod as it is.
     State,
-    /// `calls`: what the runtime was asked for, so far.
+    /// `calls`: the runtime's calls for the pod so far.
     Calls,
 }
 
@@ -74,7 +74,7 @@ impl PodQuery {
         })
     }
 
-    /// Reads what `to_json` wrote.
+    /// Parses the output of `to_json`.
     pub(super) fn from_json(text: &str) -> Result<Self> {
         let value: Value = serde_json::from_str(text).context("read the query")?;
         let text = |key: &str| value[key].as_str().map(str::to_owned).context(key.to_owned());
@@ -91,7 +91,7 @@ impl PodQuery {
     }
 }
 
-/// Where things are on a node, as this process reaches them.
+/// Paths and programs of a node, for this process.
 pub(super) struct NodePlaces<'a> {
     /// The node's root folder, with its mounts: `/proc/PID/root`.
     pub(super) root: PathBuf,
@@ -102,7 +102,7 @@ pub(super) struct NodePlaces<'a> {
     pub(super) ctr: &'a dyn Fn() -> Result<Command>,
 }
 
-/// Reads what is asked.
+/// Answers the query.
 pub(super) fn observe(places: &NodePlaces<'_>, query: &PodQuery) -> Result<Value> {
     let PodQuery { subject, words, settled, part } = query;
     let normal = Normal::new(words.clone());

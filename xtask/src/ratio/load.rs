@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// What a process has used.
+/// Resources used by a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AgentLoad {
     /// User and system time, also of its children that have ended.

@@ -21,9 +21,9 @@ const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 pub(super) trait RatioNode {
     /// Ends the agent and starts this one; returns when the node is ready.
     fn restart(&self, agent: &Agent) -> Result<()>;
-    /// What the agent has used since its start, and its memory.
+    /// The agent's CPU time since its start, and its memory.
     fn load(&self) -> Result<AgentLoad>;
-    /// Kills a container's first process; returns when it did.
+    /// Kills a container's first process; returns the time of the kill.
     fn kill(&self, container: &str) -> Result<Instant>;
 }
 

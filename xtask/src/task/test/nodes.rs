@@ -140,7 +140,7 @@ fn twice(stage: &'static str, run: &TestRun) -> Result<TestCounts> {
     tried_again(stage, run, |_| true, &[], &run.skips)
 }
 
-/// The same for those tests that `is_chosen` names, with variables of the environment.
+/// The same for the tests accepted by `is_chosen`, with variables of the environment.
 fn tried_again(
     stage: &'static str,
     run: &TestRun,
@@ -174,8 +174,8 @@ fn tried_again(
     Ok(total)
 }
 
-/// Arguments that select the filter's tests, or those that `is_chosen` names, in a run of everything
-/// half of them. Programs run the ones that they have.
+/// Arguments that select the filter's tests, else the tests accepted by `is_chosen`; in a run of
+/// everything half of these. A program ignores names of other programs' tests.
 fn chosen(
     stage: &str,
     run: &TestRun,

@@ -1,7 +1,7 @@
 //! Samples of suites and stages.
 //!
 //! A run of everything has half of the tests of each stage with real nodes and clusters, and a
-//! quarter of conformance. Other suites run as a sample if all their tests have passed on this
+//! quarter of the conformance tests. Other suites run as a sample if all their tests have passed on this
 //! machine with the same inputs.
 //!
 //! Input: a suite's source folders, as git knows them, and the records of earlier runs in the
@@ -130,7 +130,7 @@ impl Extent {
     }
 }
 
-/// Those of a stage's tests that run: a run of everything has half of them, drawn by the tree.
+/// The tests of a stage that run: in a run of everything half of them, drawn by the tree.
 pub(super) fn half(stage: &str, run: &TestRun, names: Vec<String>) -> Vec<String> {
     let is_whole = !run.may_sample || run.filter.is_some();
     let tree = if is_whole { None } else { git(&["rev-parse", "HEAD^{tree}"]) };
