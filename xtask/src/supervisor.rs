@@ -34,8 +34,8 @@ const ROUNDS_MAX: usize = 50;
 /// Added to a signal's number in the exit code, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// Runs this task of xtask under supervision and returns its exit code; none if this process already
-/// belongs to a supervised run, as whose part it does the work.
+/// Runs this task of xtask under supervision and returns its exit code. Returns none in a process that
+/// is supervised already: the caller then does the work itself.
 pub fn rerun(task: &str, args: &[&str]) -> Result<Option<ExitCode>> {
     if std::env::var_os(MARK).is_some() {
         return die_with_supervisor().map(|()| None);

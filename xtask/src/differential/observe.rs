@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::cgroups::CgroupNames;
@@ -84,9 +84,14 @@ impl PodQuery {
         let settled = match &*text("settled")? {
             "folder" => Settled::Folder,
             "cgroups" => Settled::Cgroups,
-            _ => Settled::Now,
+            "now" => Settled::Now,
+            other => bail!("a query waits for now, folder or cgroups, not {other}"),
         };
-        let part = if text("part")? == "calls" { Part::Calls } else { Part::State };
+        let part = match &*text("part")? {
+            "state" => Part::State,
+            "calls" => Part::Calls,
+            other => bail!("a query reads state or calls, not {other}"),
+        };
         Ok(Self { subject, words, settled, part })
     }
 }
@@ -138,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_is_read_as_it_was_written() {
+    fn query_is_parsed_as_it_was_written() {
         let [uid, namespace, name] = ["u", "ns", "p"].map(str::to_owned);
         let query = PodQuery {
             subject: Subject { uid, namespace, name },
@@ -150,6 +155,7 @@ mod tests {
         assert_eq!(read.words, query.words);
         assert_eq!((read.settled, read.part), (Settled::Cgroups, Part::Calls));
         assert_eq!((&*read.subject.uid, &*read.subject.name), ("u", "p"));
-        assert!(PodQuery::from_json("{}").is_err());
+        let wrong = query.to_json().to_string().replace("cgroups", "mounts");
+        assert!(PodQuery::from_json(&wrong).is_err() && PodQuery::from_json("{}").is_err());
     }
 }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+/// Folder of containers of pods below containerd's state folder; each has a folder with `init.pid`.
+pub const TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 /// The environment variable that marks a node's processes.
 pub const MARK: &str = "PINTLE_NODE";
 
@@ -82,7 +84,7 @@ pub fn arguments(pid: i32) -> Vec<String> {
 
 /// Pids of the containers' first processes, by container id, from the bundles in the state folder.
 pub fn containers(state: &Path) -> Vec<(String, i32)> {
-    let bundles = state.join("io.containerd.runtime.v2.task/k8s.io");
+    let bundles = state.join(TASKS);
     let entries = fs::read_dir(bundles).into_iter().flatten().flatten();
     let init = |dir: PathBuf| {
         let pid = fs::read_to_string(dir.join("init.pid")).ok()?.trim().parse().ok()?;

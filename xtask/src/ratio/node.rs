@@ -1,5 +1,5 @@
-//! The node whose agents are compared: in namespaces of this host, or a guest with cgroup v2 and
-//! systemd.
+//! The node on which the agents are compared: in namespaces of this host, or a guest with cgroup v2
+//! and systemd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::cluster::{Agent, Cluster};
 use crate::node::process;
 use crate::uml;
 
-/// Where containerd keeps the numbers of containers' first processes in a guest.
-const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// containerd's state folder in a guest.
+const STATE: &str = "/run/containerd";
 
 /// The node as the comparison reaches it.
 pub(super) trait RatioNode {
@@ -109,7 +109,8 @@ impl RatioNode for RatioGuest<'_> {
 
     fn kill(&self, container: &str) -> Result<Instant> {
         // Its clock is the host's.
-        let script = format!("date +%s%N && kill -KILL $(cat {TASKS}/{container}/init.pid)");
+        let bundle = format!("{STATE}/{}/{container}", process::TASKS);
+        let script = format!("date +%s%N && kill -KILL $(cat {bundle}/init.pid)");
         let text = self.node.guest().capture(&script)?;
         let nanoseconds = text.trim().parse().context("a time in nanoseconds")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;

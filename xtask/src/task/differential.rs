@@ -74,7 +74,7 @@ pub(super) fn run(all: &[&str]) -> Result<ExitCode> {
     conclude(outcome?)
 }
 
-/// Runs the cases on a cluster of this run, whose nodes are guests.
+/// Runs the cases on a cluster of this run with guests as nodes.
 fn on_guests(agent: Option<Agent>, cases: Vec<Case>, procs: usize) -> Result<ExitCode> {
     uml::require_iptables()?;
     let cluster = Cluster::of_this_run("guests")?;

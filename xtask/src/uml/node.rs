@@ -29,8 +29,9 @@ const WHOLE_MEMORY_MIB: u32 = 8192;
 /// Where manifests of static pods are, in the guest.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
-/// The kubelet does not start on a machine whose clock speed it cannot read, and this kernel has none.
-/// While it runs nothing is mounted there: no user namespace could have a /proc.
+/// The kubelet does not start without a clock speed in /proc/cpuinfo, and this kernel has none. The
+/// mount ends as soon as the agent is ready, because the kernel refuses a new /proc in a user namespace
+/// while something is mounted below the old one.
 const CLOCK_SPEED: &str = r"
 (cat /proc/cpuinfo; printf 'cpu MHz\t: 2000.000\n') > /run/cpuinfo
 mkdir -p /etc/systemd/system/pintle-agent.service.d
