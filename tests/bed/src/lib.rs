@@ -5,6 +5,7 @@
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
+//! - `frozen`: a process that answers nothing
 //! - `late`: a disk with slow reads
 //! - `recorded`: the folder of recordings of the originals
 //! - `registry`: a docker-registry beside the node, and a slow way to it
@@ -20,6 +21,7 @@ pub mod attacks;
 pub mod cluster;
 pub mod cri;
 pub mod disks;
+pub mod frozen;
 pub mod late;
 pub mod manifest;
 pub mod node;
@@ -31,6 +33,7 @@ pub mod seccomp;
 pub mod wait;
 
 pub use cri::{RawCri, RawPod};
+pub use frozen::FrozenProcess;
 pub use node::{Options, TestNode};
 pub use wait::{LONG, patience, until};
 pub use xtask::skip;

@@ -5,9 +5,11 @@
 //! user's node would not have are those that this host needs: swap and cgroup v1 allowed, a cgroup
 //! root of our own, nothing reserved.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -117,9 +119,16 @@ impl AgentLayout {
 }
 
 /// Builds a program of the workspace in the development profile and returns its path; with the
-/// selection that the test stages use, so that what they compiled serves.
+/// selection that the test stages use, so that what they compiled serves. A process builds each
+/// program once: another build beside it would lock cargo's folder for minutes.
 pub fn build(program: &str) -> Result<PathBuf> {
-    build_with_features(program, &[])
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = built.get(program) {
+        return Ok(path.clone());
+    }
+    let path = build_with_features(program, &[])?;
+    Ok(built.entry(program.to_owned()).or_insert(path).clone())
 }
 
 /// Builds a program like [`build`], with features.

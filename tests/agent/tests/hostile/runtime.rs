@@ -9,7 +9,7 @@ use pintle_testbed::attacks;
 use pintle_testbed::manifest::{
     With, condition, container, is_running, pod, restarts, waiting_reason,
 };
-use pintle_testbed::{LONG, until};
+use pintle_testbed::{FrozenProcess, LONG, until};
 use serde_json::{Value, json};
 use xtask::node::process;
 use xtask::shell;
@@ -45,7 +45,7 @@ fn a_frozen_shim(ground: &mut AttackedNode) {
     assert_eq!(shims.len(), 1, "{shims:?}");
     node.put("other.json", &paused("other"));
     let other = node.pod_until("other", "is ready", |p| condition(p, "Ready"));
-    let thaw = Thaw::freeze(shims[0].pid);
+    let frozen_process = FrozenProcess::freeze(shims[0].pid);
     node.remove("frozen.json");
     kill(node, &other, "c");
     until(ground.limit("dies and is restarted"), "the other one is restarted", || {
@@ -54,24 +54,8 @@ fn a_frozen_shim(ground: &mut AttackedNode) {
         Ok(())
     });
     ground.bystander("beside the frozen one");
-    drop(thaw);
+    drop(frozen_process);
     node.gone("frozen");
-}
-
-/// Thaws when dropped.
-struct Thaw(i32);
-
-impl Thaw {
-    fn freeze(pid: i32) -> Self {
-        process::signal(pid, Signal::SIGSTOP);
-        Self(pid)
-    }
-}
-
-impl Drop for Thaw {
-    fn drop(&mut self) {
-        process::signal(self.0, Signal::SIGCONT);
-    }
 }
 
 /// containerd answers nothing for ten seconds. Work without the runtime continues; missed events
@@ -81,7 +65,7 @@ fn a_frozen_containerd(ground: &mut AttackedNode) {
     node.put("dies.json", &paused("dies"));
     let dies = node.pod_until("dies", "is ready", |p| condition(p, "Ready"));
     let pid = node.runtime_node().containerd_pid().expect("it runs");
-    let thaw = Thaw::freeze(i32::try_from(pid).expect("a pid"));
+    let frozen_process = FrozenProcess::freeze(i32::try_from(pid).expect("a pid"));
     let frozen = Instant::now();
     kill(node, &dies, "c");
     node.put("new.json", &paused("new"));
@@ -93,7 +77,7 @@ fn a_frozen_containerd(ground: &mut AttackedNode) {
         thread::sleep(Duration::from_millis(100));
     }
     until(ground.limit("is listed"), "the new pod is known", || node.pod("new").map(drop));
-    drop(thaw);
+    drop(frozen_process);
     node.pod_until("dies", "was restarted", |p| restarts(p, "c") == 1 && is_running(p, "c"));
     node.pod_until("new", "is ready", |p| condition(p, "Ready"));
     ground.bystander("after it");

@@ -82,8 +82,9 @@ impl Drop for ManagerProcess {
 static SHARED: Mutex<Weak<ControlPlane>> = Mutex::new(Weak::new());
 
 impl ControlPlane {
-    /// Starts it without a manager.
+    /// Starts it without a manager, and builds the one under test.
     pub fn start(purpose: &str) -> Self {
+        let _ = program();
         let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
         cluster.down().expect("an old cluster can be removed");
         let server = Self { cluster, manager: None };
