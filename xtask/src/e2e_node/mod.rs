@@ -128,7 +128,7 @@ impl NodeTestPlan {
     /// argument may be; of the other set, some tests that labels and words choose are left out.
     fn filters(&self, chosen: &BTreeSet<String>) -> Vec<String> {
         match self.set {
-            Set::Usual => self.base().into_iter().chain(self.asked()).collect(),
+            Set::Usual | Set::CgroupV2 => self.base().into_iter().chain(self.asked()).collect(),
             Set::Serial | Set::Guest => vec![format!("--focus={}", set::pattern(chosen))],
         }
     }
@@ -138,17 +138,19 @@ impl NodeTestPlan {
 /// and returns whether it is good.
 pub fn run(plan: &NodeTestPlan) -> Result<bool> {
     ensure!(!plan.record || plan.is_kubelet(), "only runs with the kubelet are written down");
+    let is_shared = plan.set == Set::CgroupV2;
+    ensure!(!plan.record || !is_shared, "{} has what the test host came to", plan.set.list());
     let files = Files::read(plan)?;
     let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
     let agent = cluster.agent_program(&plan.agent)?;
     // A machine of its own sees no temporary files of the host.
-    let is_guest = plan.set == Set::Guest;
-    let dir = if is_guest { plan.reports() } else { cluster.layout().dir().to_owned() };
+    let dir =
+        if plan.set.is_of_guest() { plan.reports() } else { cluster.layout().dir().to_owned() };
     cache::remove(&dir.join("suite"))?;
     let suite = NodeSuite::in_folder(&dir.join("suite"), &agent, plan.set)?;
     let chosen = suite.chosen(plan, &files)?;
     ensure!(!chosen.is_empty(), "no test is chosen");
-    let result = if is_guest {
+    let result = if plan.set.is_of_guest() {
         suite.run_in_guest(plan, &chosen)
     } else {
         up(&cluster, plan.set).and_then(|()| suite.run_on_node(&cluster, plan, &chosen))
@@ -287,7 +289,7 @@ impl NodeSuite {
             let left_out = judge::parse_left_out(text)?;
             chosen.retain(|name| left_out.contains_key(name.as_str()));
         }
-        if plan.label.is_empty() && plan.set != Set::Usual {
+        if plan.label.is_empty() && matches!(plan.set, Set::Serial | Set::Guest) {
             let from = plan.set.exceptions();
             for name in judge::parse_left_out(&files.exceptions)?.keys() {
                 ensure!(chosen.remove(*name), "{from} leaves out what there is not: {name}");
@@ -331,7 +333,7 @@ impl NodeSuite {
 
     /// Runs the suite in a machine of its own; returns whether it got through.
     fn run_in_guest(&self, plan: &NodeTestPlan, chosen: &BTreeSet<String>) -> Result<bool> {
-        let machine = guest::GuestMachine::make(&plan.reports(), &self.dir)?;
+        let machine = guest::GuestMachine::make(&plan.reports(), &self.dir, plan.set)?;
         let mut suite = Command::new(Program::Ginkgo.ensure()?);
         suite.args(self.arguments(plan, chosen));
         suite.arg(format!("--server-start-timeout={}", guest::START_MAX));
@@ -409,7 +411,7 @@ fn configuration(set: Set) -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": if set == Set::CgroupV2 { "systemd" } else { "cgroupfs" },
         "cgroupRoot": "/",
         "podCIDR": "10.244.1.0/24",
         "volumeStatsAggPeriod": "10s",

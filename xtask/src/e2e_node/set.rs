@@ -54,6 +54,8 @@ pub enum Set {
     Serial,
     /// One by one, in an emulated machine: the tests that the exceptions exclude on the test host.
     Guest,
+    /// Those of the usual set in a User-Mode Linux guest, on cgroup v2 with systemd.
+    CgroupV2,
 }
 
 impl Set {
@@ -63,7 +65,7 @@ impl Set {
     /// Results of the tests with the kubelet.
     pub(super) fn list(self) -> &'static str {
         match self {
-            Self::Usual => "tests/upstream/node.txt",
+            Self::Usual | Self::CgroupV2 => "tests/upstream/node.txt",
             Self::Serial => "tests/upstream/node-serial.txt",
             Self::Guest => "tests/upstream/node-guest.txt",
         }
@@ -74,6 +76,7 @@ impl Set {
         match self {
             Self::Usual | Self::Serial => "tests/upstream/node-exceptions.txt",
             Self::Guest => "tests/upstream/node-guest-exceptions.txt",
+            Self::CgroupV2 => "tests/upstream/node-v2-exceptions.txt",
         }
     }
 
@@ -82,6 +85,7 @@ impl Set {
         match self {
             Self::Usual | Self::Serial => &Self::OF_THE_HOST,
             Self::Guest => &[Self::Guest],
+            Self::CgroupV2 => &[Self::CgroupV2],
         }
     }
 
@@ -91,13 +95,19 @@ impl Set {
             Self::Usual => "",
             Self::Serial => "-serial",
             Self::Guest => "-guest",
+            Self::CgroupV2 => "-v2",
         }
+    }
+
+    /// Returns whether its node is a machine of its own with systemd, not a cluster's node.
+    pub(super) fn is_of_guest(self) -> bool {
+        matches!(self, Self::Guest | Self::CgroupV2)
     }
 
     /// Ginkgo arguments that choose it.
     pub(super) fn filters(self) -> Vec<String> {
         match self {
-            Self::Usual => vec![format!("--label-filter={USUAL}")],
+            Self::Usual | Self::CgroupV2 => vec![format!("--label-filter={USUAL}")],
             Self::Serial | Self::Guest => {
                 let areas = AREAS.join("|");
                 vec![format!("--label-filter={SERIAL}"), format!("--focus=({areas})")]
@@ -146,5 +156,7 @@ mod tests {
         assert_ne!(serial.list(), Set::Guest.list());
         assert_ne!(serial.suffix(), Set::Guest.suffix());
         assert_ne!(serial.exceptions(), Set::Guest.exceptions());
+        assert_ne!(usual.suffix(), Set::CgroupV2.suffix());
+        assert_ne!(usual.exceptions(), Set::CgroupV2.exceptions());
     }
 }

@@ -1,12 +1,12 @@
-//! The suite in an emulated machine, for tests that need systemd, all processes or all memory of a
-//! machine, or a disk with project quotas.
+//! The suite in a machine of its own: an emulated one, for tests that need all processes or all
+//! memory of a machine, or a disk with project quotas; a User-Mode Linux guest for all others.
 //!
 //! Input: the suite's folder. Output: the command that boots the machine, runs the suite and powers
 //! off. systemd is process 1, with its bus and logind; containerd and the registry are units, and
-//! so is the agent, as the suite starts it. The machine sees the host's files; the reports' folder
-//! is the only one it writes to. Its disk is made on the host, with the images in it: copying them
-//! there takes minutes. The clock of the emulated machine is the host's, so what tests wait for is
-//! not slowed.
+//! so is the agent, as the suite starts it. The machine sees the host's files and writes to few of
+//! its folders. The disk of the emulated machine is made on the host, with the images in it:
+//! copying them there takes minutes. The clock of both machines is the host's, so what tests wait
+//! for is not slowed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -16,17 +16,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{NODE, STAND_INS};
+use super::{NODE, STAND_INS, Set};
 use crate::cluster::layout::{CONTROL, address};
 use crate::cluster::{config, template};
 use crate::image::registry::Storage;
 use crate::image::{e2e, pulled};
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, timed};
-use crate::{apt, cache};
+use crate::{apt, cache, repository};
 
-/// The machine's memory: the API server, etcd and the suite take a gigabyte and a half of it.
+/// The emulated machine's memory: the API server, etcd and the suite take 1.5 GiB of it.
 const MEMORY_MIB: &str = "6144";
+/// The guest's memory, of which its disks are a part.
+const GUEST_MEMORY_MIB: &str = "10240";
 /// The longest that the machine may run.
 const SECONDS_MAX: &str = "10800";
 /// Size of its disk, which is a sparse file of the host.
@@ -41,44 +43,25 @@ pub(super) struct GuestMachine {
     /// The folder that it writes to.
     share: PathBuf,
     dir: PathBuf,
-    disk: PathBuf,
+    /// containerd's folder with the images in it.
+    images: PathBuf,
+    /// The disk of an emulated machine.
+    disk: Option<GuestDisk>,
 }
 
 impl GuestMachine {
     /// Makes the disk, and the units and configurations in the suite's folder.
-    pub(super) fn make(share: &Path, dir: &Path) -> Result<Self> {
+    pub(super) fn make(share: &Path, dir: &Path, set: Set) -> Result<Self> {
         let runtime = Runtime::ensure(Version::usual()?)?;
-        let template = template()?;
+        let images = template()?;
         cache::sweep("vm-disk-")?;
-        let machine = Self {
-            share: share.to_owned(),
-            dir: dir.to_owned(),
-            disk: cache::dir()?.join(format!("vm-disk-{}", std::process::id())),
-        };
-        timed("make", "the machine's disk with the images", || machine.fill_disk(&template))?;
+        let disk = (set == Set::Guest).then(|| {
+            timed("make", "the machine's disk with the images", || GuestDisk::fill(&images))
+        });
+        let disk = disk.transpose()?;
+        let machine = Self { share: share.to_owned(), dir: dir.to_owned(), images, disk };
         machine.configure(&runtime)?;
         Ok(machine)
-    }
-
-    fn fill_disk(&self, template: &Path) -> Result<()> {
-        // With which the suite and the kubelet ask whether a disk has quotas, ext4 or not.
-        apt::install_missing(&[(&["xfs_quota"], "xfsprogs")])?;
-        let tree = self.disk.with_extension("tree");
-        cache::remove(&tree)?;
-        fs::create_dir_all(&tree)?;
-        for name in FOLDERS {
-            fs::create_dir(tree.join(name))?;
-        }
-        // Links, which are only read.
-        capture(Command::new("cp").arg("-al").arg(template).arg(tree.join("containerd")))?;
-        File::create(&self.disk)
-            .and_then(|disk| disk.set_len(DISK_BYTES))
-            .with_context(|| format!("make {}", self.disk.display()))?;
-        let mut make = Command::new("mkfs.ext4");
-        make.args(["-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota", "-d"]);
-        let made = capture(make.arg(&tree).arg(&self.disk));
-        cache::remove(&tree)?;
-        made.map(drop)
     }
 
     fn configure(&self, runtime: &Runtime) -> Result<()> {
@@ -88,7 +71,7 @@ impl GuestMachine {
         let registries = self.dir.join("registries");
         fs::create_dir_all(registries.join("_default"))?;
         write("registries/_default/hosts.toml", config::registry_hosts())?;
-        write("containerd.toml", config::containerd(runtime, &registries, false))?;
+        write("containerd.toml", config::containerd(runtime, &registries, self.disk.is_none()))?;
         write("00-pods.conflist", config::pod_network(NODE))?;
         let registry = self.dir.join("registry");
         let storage = Storage::at(&registry);
@@ -120,21 +103,54 @@ impl GuestMachine {
     /// prints is printed here.
     pub(super) fn command(&self, suite: &Command) -> Result<Command> {
         let mut cmd = Command::new(std::env::current_exe().context("find this program")?);
-        cmd.args(["vm", "--systemd", "--memory", MEMORY_MIB, "--seconds", SECONDS_MAX]);
-        cmd.arg("--share").arg(&self.share).arg("--disk").arg(&self.disk).arg("--");
+        if let Some(GuestDisk(disk)) = &self.disk {
+            cmd.args(["vm", "--systemd", "--memory", MEMORY_MIB, "--seconds", SECONDS_MAX]);
+            cmd.arg("--share").arg(&self.share).arg("--disk").arg(disk).arg("--");
+        } else {
+            cmd.args(["uml", "--memory", GUEST_MEMORY_MIB]);
+            cmd.arg("--share").arg(repository()).arg("--share").arg(&self.share).arg("--");
+        }
         let path = Runtime::ensure(Version::usual()?)?.path();
         let path = format!("PATH={}:{path}", self.dir.join("bin").display());
         cmd.arg("env").arg(path);
         let (node, control) = (address(NODE).to_string(), CONTROL.to_string());
         cmd.arg("bash").arg(self.dir.join("start.sh")).arg(&self.dir).args([NODE, &node, &control]);
+        cmd.arg(&self.images);
         cmd.arg(suite.get_program()).args(suite.get_args().map(OsStr::to_owned));
         Ok(cmd)
     }
 }
 
-impl Drop for GuestMachine {
+/// A file with a file system; it is removed with this.
+struct GuestDisk(PathBuf);
+
+impl GuestDisk {
+    fn fill(template: &Path) -> Result<Self> {
+        let disk = Self(cache::dir()?.join(format!("vm-disk-{}", std::process::id())));
+        // With which the suite and the kubelet ask whether a disk has quotas, ext4 or not.
+        apt::install_missing(&[(&["xfs_quota"], "xfsprogs")])?;
+        let tree = disk.0.with_extension("tree");
+        cache::remove(&tree)?;
+        fs::create_dir_all(&tree)?;
+        for name in FOLDERS {
+            fs::create_dir(tree.join(name))?;
+        }
+        // Links, which are only read.
+        capture(Command::new("cp").arg("-al").arg(template).arg(tree.join("containerd")))?;
+        File::create(&disk.0)
+            .and_then(|file| file.set_len(DISK_BYTES))
+            .with_context(|| format!("make {}", disk.0.display()))?;
+        let mut make = Command::new("mkfs.ext4");
+        make.args(["-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota", "-d"]);
+        let made = capture(make.arg(&tree).arg(&disk.0));
+        cache::remove(&tree)?;
+        made.map(|_| disk)
+    }
+}
+
+impl Drop for GuestDisk {
     fn drop(&mut self) {
         // The host has nothing else of it.
-        let _ = fs::remove_file(&self.disk);
+        let _ = fs::remove_file(&self.0);
     }
 }
