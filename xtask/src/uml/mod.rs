@@ -17,7 +17,7 @@ mod own_kernel;
 use anyhow::Result;
 
 pub use guest::{Guest, Options, Output, Wire, sweep};
-pub use node::Node;
+pub use node::{Node, WRITE_CPUINFO};
 
 /// Fails unless guests have a kernel with iptables.
 pub fn require_iptables() -> Result<()> {

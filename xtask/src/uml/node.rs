@@ -29,11 +29,13 @@ const WHOLE_MEMORY_MIB: u32 = 8192;
 /// Where manifests of static pods are, in the guest.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
-/// The kubelet does not start without a clock speed in /proc/cpuinfo, and this kernel has none. The
-/// mount ends as soon as the agent is ready, because the kernel refuses a new /proc in a user namespace
-/// while something is mounted below the old one.
+/// Writes a /proc/cpuinfo with a clock speed, without which the kubelet does not start; this kernel's
+/// has none. It is mounted until the agent is ready and no longer, because the kernel refuses a new
+/// /proc in a user namespace while something is mounted below the old one.
+pub const WRITE_CPUINFO: &str =
+    r"(cat /proc/cpuinfo; printf 'cpu MHz\t: 2000.000\n') > /run/cpuinfo";
+/// Has the agent's unit mount that file while the agent starts.
 const CLOCK_SPEED: &str = r"
-(cat /proc/cpuinfo; printf 'cpu MHz\t: 2000.000\n') > /run/cpuinfo
 mkdir -p /etc/systemd/system/pintle-agent.service.d
 cat > /etc/systemd/system/pintle-agent.service.d/clock.conf <<'END'
 [Service]
@@ -190,7 +192,7 @@ impl Node {
         self.write("registries/_default/hosts.toml", &cluster_config::registry_hosts())?;
         let path = format!("echo PATH={} >> /etc/default/pintle-agent\n", runtime.path());
         self.guest
-            .capture(&(path + CLOCK_SPEED + script))
+            .capture(&(path + WRITE_CPUINFO + CLOCK_SPEED + script))
             .context("make the node's network")
             .map(drop)
     }

@@ -21,8 +21,10 @@ use crate::cluster::layout::{CONTROL, address};
 use crate::cluster::{config, template};
 use crate::image::registry::Storage;
 use crate::image::{e2e, pulled};
+use crate::node::agent::HEALTH_PORT;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, timed};
+use crate::uml::WRITE_CPUINFO;
 use crate::{apt, cache, repository};
 
 /// The emulated machine's memory: the API server, etcd and the suite take 1.5 GiB of it.
@@ -62,6 +64,22 @@ impl GuestMachine {
         let machine = Self { share: share.to_owned(), dir: dir.to_owned(), images, disk };
         machine.configure(&runtime)?;
         Ok(machine)
+    }
+
+    /// Puts a script in the place of the kubelet, which needs a clock speed to start, and User-Mode
+    /// Linux has none.
+    pub(super) fn give_clock_speed(&self) -> Result<()> {
+        let (place, program) = (self.dir.join("bin/kubelet"), self.dir.join("kubelet/kubelet"));
+        fs::create_dir_all(self.dir.join("kubelet"))?;
+        fs::rename(&place, &program).context("move the kubelet")?;
+        let script = format!(
+            "#!/bin/sh\n{WRITE_CPUINFO}\nmount --bind /run/cpuinfo /proc/cpuinfo\n\
+             (until curl -s -o /dev/null http://127.0.0.1:{HEALTH_PORT}/healthz; do sleep 0.2; done\n\
+             umount /proc/cpuinfo) &\nexec {} \"$@\"\n",
+            program.display()
+        );
+        fs::write(&place, script).context("write the script that starts the kubelet")?;
+        Ok(fs::set_permissions(&place, Permissions::from_mode(0o755))?)
     }
 
     fn configure(&self, runtime: &Runtime) -> Result<()> {
