@@ -221,7 +221,9 @@ pub(crate) fn follow(cmd: &mut Command, log: &Path) -> Result<ExitStatus> {
         thread::sleep(POLL);
         if said.elapsed() > PROGRESS_EVERY {
             said = Instant::now();
-            let text = fs::read_to_string(log).unwrap_or_default();
+            // Its end may be a part of a character.
+            let log = fs::read(log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&log);
             say("", &report::progress(&text));
         }
     }
