@@ -14,7 +14,7 @@ usage: cargo xtask e2e-node [OPTION]...
   --serial       tests that run alone, instead of NodeConformance && !Serial && !Slow && !Flaky:
                  one by one, on a disk of the node's own that some of them fill
   --guest        tests that want systemd or a whole machine: one by one, in an emulated one
-  --cgroup-v2    NodeConformance in a guest with cgroup v2 and systemd; PINTLE_UML_KERNEL=own
+  --cgroup-v2    NodeConformance in a guest with cgroup v2 and systemd, see `cargo xtask uml`
   --focus RE     of those, tests whose name matches
   --skip RE      but not those
   --label EXPR   of all that the suite has, tests with these labels

@@ -47,7 +47,7 @@ fn pod_with_the_name_of_a_force_deleted_pod_starts_before_that_pod_ends() {
 
 /// Pid of the shim of a container's sandbox.
 fn shim(test: &TestCluster, container_id: &str) -> i32 {
-    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{container_id}");
+    let bundle = format!("/run/containerd/{}/{container_id}", process::TASKS);
     let config = fs::read(test.on_node(&bundle).join("config.json")).expect("the container's");
     let config: Value = serde_json::from_slice(&config).expect("the runtime's configuration");
     let sandbox = &config["annotations"]["io.kubernetes.cri.sandbox-id"];

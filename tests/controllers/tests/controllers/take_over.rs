@@ -24,7 +24,7 @@ use crate::server::{ControlPlane, ManagerProcess, PORT};
 
 /// How long each one leads.
 const PERIOD: Duration = Duration::from_secs(20);
-/// Ours and upstream's have each taken over from the other.
+/// Take-overs after which each manager has taken over from the other one.
 const TURNS_MIN: usize = 2;
 /// Port of the standby.
 const OTHER_PORT: u16 = 10261;
@@ -52,8 +52,8 @@ fn workloads_progress_while_our_and_upstreams_managers_alternate_as_leader() {
         let end = Instant::now() + Duration::from_secs(60 * minutes);
         // A busy machine needs longer to hand over; a thread that failed hands nothing over.
         let goes_on = || {
-            let is_due = turns.load(Ordering::SeqCst) >= TURNS_MIN || alternates.is_finished();
-            Instant::now() < end || !is_due
+            let may_end = turns.load(Ordering::SeqCst) >= TURNS_MIN || alternates.is_finished();
+            Instant::now() < end || !may_end
         };
         server.with_client(async |client| work(client, &goes_on).await);
         ended.store(true, Ordering::SeqCst);

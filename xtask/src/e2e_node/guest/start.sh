@@ -13,11 +13,14 @@ if [ -b /dev/vdb ]; then
     mkdir -p $at /var/lib/node/${at##*/}
     mount --bind /var/lib/node/${at##*/} $at
   done
+  UNITS=/run/systemd/system
   DEVICE=eth0
   ip link add $DEVICE type dummy
 else
-  # These folders are file systems already, in memory; the device leads to the host.
+  # These folders are file systems already, in memory; the device leads to the host. The image's own
+  # containerd.service is in the folder of units that has precedence.
   cp -a $IMAGES/. /var/lib/containerd/
+  UNITS=/etc/systemd/system
   DEVICE=vec0
 fi
 mkdir -p /etc/cni/net.d /etc/kubernetes /var/log/containers
@@ -30,11 +33,13 @@ ip address add $REGISTRY/32 dev $DEVICE
 ip link set $DEVICE up
 ip route replace default dev $DEVICE
 echo 1 >/proc/sys/net/ipv4/ip_forward
-cp $DIR/*.service /etc/systemd/system/
+cp $DIR/*.service $UNITS/
 systemctl daemon-reload
 systemctl start dbus systemd-logind registry containerd
-code=0
-"$@" || code=$?
+[ ! -b /dev/vdb ] || exec "$@"
+set +e
+"$@"
+code=$?
 # Processes whose programs are in folders of the host would keep a guest from switching off.
 systemctl kill --signal=KILL containerd
 systemctl stop containerd registry kubepods.slice
