@@ -424,7 +424,9 @@ impl Storage {
         for wanted in volumes {
             let id = wanted.id();
             self.pods.entry(pod.clone()).or_default().insert(id.clone());
-            self.volumes.entry(id).or_default().want(wanted);
+            let state = self.volumes.entry(id.clone()).or_default();
+            let is_attached = state.node_names(&id).any(|name| self.attached.contains(name));
+            state.want(wanted, is_attached);
         }
         ids
     }

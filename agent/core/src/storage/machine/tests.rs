@@ -212,6 +212,28 @@ fn attachable_volume_is_staged_after_its_in_use_report_and_its_attachment() {
     assert_eq!(verb(&bed.give(written(4, 7, &[name]))), "stage");
 }
 
+#[test]
+fn volume_is_not_in_use_once_its_driver_needs_no_attachment_unless_it_is_attached() {
+    let name = "kubernetes.io/csi/d^h";
+    let needs = |pod, is_attached_first| Wanted { is_attached_first, ..wanted(pod) };
+    let mut bed = Bed::new();
+    bed.give(node(1, &[], &[]));
+    assert_eq!(bed.want(needs(1, true)), [report(2, &[name])]);
+    assert_eq!(bed.want(needs(2, true)), []);
+    let commands = bed.want(needs(1, false));
+    assert_eq!(verb(&commands), "stage");
+    assert_eq!(commands.last(), Some(&report(3, &[])));
+    bed.want(needs(2, false));
+    assert_eq!(bed.storage.in_use(), names(&[]));
+
+    let mut bed = Bed::new();
+    bed.give(node(1, &[], &[]));
+    bed.want(needs(1, true));
+    assert_eq!(verb(&bed.give(written(2, 4, &[name]))), "stage");
+    bed.want(needs(1, false));
+    assert_eq!(bed.storage.in_use(), names(&[name]));
+}
+
 fn listed(version: u64, attached: &[&str], in_use: &[&str]) -> Input {
     Input::NodeListed(NodeVolumes { version, attached: names(attached), in_use: names(in_use) })
 }

@@ -167,10 +167,14 @@ impl State {
         names.contains(id.as_str())
     }
 
-    pub(super) fn want(&mut self, wanted: Wanted) {
+    /// `is_attached` if the Node's status names it as attached.
+    pub(super) fn want(&mut self, wanted: Wanted, is_attached: bool) {
         let known = Known::of(&wanted);
         self.growth.measure(&wanted.volume);
-        self.is_attachable |= wanted.is_attached_first;
+        // The CSIDriver may end its need of attachments while a pod waits for one: the volume is not
+        // in use as an attached one any more, so that the attachment that was begun can go.
+        // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go findAndRemoveDeletedPods
+        self.is_attachable = wanted.is_attached_first || self.is_attachable && is_attached;
         let of = self.uses.entry(wanted.pod.clone()).or_insert_with(|| Use::new(known));
         of.is_released = false;
         of.is_due_again = wanted.is_republished && of.published == Certainty::Yes;
