@@ -3,7 +3,8 @@
 //!
 //! Input: kills from the kernel's log, snapshots of the pods. Output: the event `ProcessOOMKilled`
 //! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and
-//! no event: hence the check after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one of a
+//! no event: hence the check after `SETTLE`, also of its cgroup, as a busy runtime tells of the end
+//! later. Owner: its task. Bounds: `KILLS_MAX` wait, one of a
 //! cgroup, so that a cgroup with constant kills does not displace others; one event a container in
 //! `EVERY`, so that they never take the room of the pod's other events.
 
@@ -13,7 +14,9 @@ use std::time::Duration;
 use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
+use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::node::container_oom::ContainerKill;
+use pintle_daemon::blocking::{self, JobPlace};
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -37,6 +40,9 @@ pub(super) fn start(parts: &StageInputs) -> impl FnMut(ContainerKill) + use<> {
             sleep_until(seen + SETTLE).await;
             let snapshot = views.load();
             let Some((uid, container)) = survivor(&snapshot, &kill) else { continue };
+            if has_ended(&kill.cgroup, container.id.as_str()).await {
+                continue;
+            }
             if pace.passes(container.id.as_str(), Instant::now()) {
                 recorder.event(uid, true, REASON, &message(&kill), Some(&container.name));
             }
@@ -70,6 +76,20 @@ fn survivor<'a>(
         })
     };
     kill.cgroup.split('/').find_map(of).filter(|(_, container)| lives(container))
+}
+
+/// True if no process is left in the cgroup of the container with this id.
+async fn has_ended(cgroup: &str, id: &str) -> bool {
+    let Some(own) = cgroup_of(cgroup, id).map(str::to_owned) else { return false };
+    let look = move || Cgroups::open("/").is_ok_and(|all| all.has_no_process(&own));
+    blocking::run(JobPlace::own("container oom"), look).await.unwrap_or(false)
+}
+
+/// The container's own cgroup, of one in it or below.
+fn cgroup_of<'a>(cgroup: &'a str, id: &str) -> Option<&'a str> {
+    let rest = &cgroup[cgroup.find(id)?..];
+    let end = cgroup.len() - rest.len() + rest.find('/').unwrap_or(rest.len());
+    Some(&cgroup[..end])
 }
 
 fn message(kill: &ContainerKill) -> String {
@@ -161,6 +181,14 @@ mod tests {
         pod.observed = Arc::new(observed);
         let snapshot = snapshot_of(vec![pod]);
         assert_eq!(survivor(&snapshot, &kill()).map(|(_, c)| c.name.as_str()), Some("c"));
+    }
+
+    #[test]
+    fn cgroup_of_the_container_is_found_below_its_pods() {
+        let own = "/kubepods.slice/kubepods-podu.slice/cri-containerd-c1.scope";
+        assert_eq!(cgroup_of(&kill().cgroup, "c1"), Some(own));
+        assert_eq!(cgroup_of(own, "c1"), Some(own));
+        assert_eq!(cgroup_of(own, "c2"), None);
     }
 
     #[test]

@@ -166,6 +166,12 @@ impl CgroupTree {
         Ok(pids)
     }
 
+    /// True if the cgroup exists and neither it nor one below has a process; `name` may begin with `/`.
+    pub fn has_no_process(&self, name: &str) -> bool {
+        let name = name.trim_start_matches('/');
+        self.exists(name) && self.pids(name).is_ok_and(|pids| pids.is_empty())
+    }
+
     /// Returns the processes that are in the cgroup; with `kill`, sends them SIGKILL.
     pub(super) fn end_all(&self, name: &str, kill: bool) -> Result<BTreeSet<i32>, CgroupError> {
         let pids = self.pids(name)?;

@@ -4,8 +4,6 @@
 //! The container's own cgroup is the runtime's; its settings are what the agent asked for. Expected
 //! values are the kubelet's.
 
-use std::time::Duration;
-
 use anyhow::ensure;
 use pintle_uml_tests::{
     TestNode, container, container_id, is_ready, pod, restarts, sleeper, slice, unit,
@@ -49,8 +47,12 @@ fn child_beyond_the_memory_ends_alone_where_single_processes_are_killed() {
         Ok(())
     });
     assert_eq!(of_container(&node, &pod, "burstable", "memory.oom.group"), "0");
-    // Longer than the agent takes to see the end of a container.
-    std::thread::sleep(Duration::from_secs(3));
+    let told = "The OOM killer took process box";
+    node.until("an event names the child", || {
+        let log = node.node().journal("pintle-agent");
+        ensure!(log.contains(told) && log.contains("the container runs on"), "{log}");
+        Ok(())
+    });
     let after = node.pod_until("parent", "is ready", is_ready);
     assert_eq!(container_id(&after), container_id(&pod));
     assert_eq!(restarts(&after), 0);

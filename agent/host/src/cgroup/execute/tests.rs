@@ -169,10 +169,13 @@ async fn cgroup_removal_kills_processes_in_nested_cgroups_and_removes_every_dire
     let Some(root) = Root::new("remove").await else { return };
     let pod = "kubepods/besteffort/poda";
     root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
+    assert!(root.cgroups.has_no_process(pod));
     let mut sleeper = Sleeper::inside(&root, "kubepods/besteffort/poda/container");
     let pid = i32::try_from(sleeper.0.id()).expect("a pid");
     assert!(root.cgroups.pids(pod).expect("read").contains(&pid));
+    assert!(!root.cgroups.has_no_process(pod));
     root.cgroups.remove_pod(pod).await.expect("removed");
+    assert!(!root.cgroups.has_no_process(pod), "it does not exist");
     assert!(root.cgroups.dirs(pod).all(|dir| !dir.exists()));
     let status = sleeper.0.wait().expect("waited");
     assert!(!status.success(), "the process was killed");
