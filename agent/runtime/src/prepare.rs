@@ -134,6 +134,9 @@ impl Executor {
         for MountNotice { reason, is_warning, text } in &mounted.notices {
             self.recorder.event(&order.uid, *is_warning, reason, text, None);
         }
+        if mounted.failures.is_empty() {
+            failures.extend(self.volumes.expand_local(&order.uid, &volumes).await);
+        }
         failures.extend(mounted.failures);
         failures.extend(unusable(claims));
         match failures.is_empty() {

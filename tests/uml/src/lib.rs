@@ -115,8 +115,13 @@ impl Api {
         let mut pod = pod.clone();
         pod["spec"]["nodeName"] = "n1".into();
         pod["spec"]["automountServiceAccountToken"] = false.into();
-        let file = self.0.layout().dir().join("pod.json");
-        std::fs::write(&file, pod.to_string()).expect("the manifest is written");
+        self.create_as_it_is(&pod);
+    }
+
+    /// Creates any object.
+    pub fn create_as_it_is(&self, object: &Value) {
+        let file = self.0.layout().dir().join("object.json");
+        std::fs::write(&file, object.to_string()).expect("the manifest is written");
         self.kubectl(&["create", "-f", &file.to_string_lossy()]);
     }
 

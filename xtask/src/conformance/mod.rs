@@ -3,7 +3,7 @@
 //! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, the names
 //! of those that passed and failed, and whether the suite itself ran to its end.
 //! `tests/upstream/base.txt` lists the tests that pass with upstream's kubelet on such a cluster:
-//! only other tests may fail. Of the suites of CSI drivers none may. The suite's own serial tests
+//! only other tests may fail. Of the suites of volumes none may. The suite's own serial tests
 //! run alone, after the others.
 
 pub mod report;
@@ -33,10 +33,12 @@ const POLL: Duration = Duration::from_millis(200);
 const BASE: &str = "tests/upstream/base.txt";
 /// Groups of tests that concern a node.
 const FAST_GROUPS: [&str; 3] = ["[sig-node]", "[sig-storage]", "[sig-network]"];
-/// Suites that deploy CSI drivers: the host-path driver's and the mock driver's.
-const STORAGE: &str = r"\[Driver: csi-hostpath\]|\[sig-storage\] CSI Mock";
-/// Of these, tests that take many minutes, break the node, or need a feature that is off.
-const STORAGE_SKIPPED: &str = r"\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|\[Feature:";
+/// Suites of volumes: those that deploy the host-path driver and the mock driver, and those of volumes
+/// without a driver.
+const STORAGE: &str = r"\[sig-storage\]";
+/// Of these, tests that are conformance tests, take many minutes, break the node or need a feature that
+/// is off, and tests of clouds, of other drivers and of servers for which there is no image.
+const STORAGE_SKIPPED: &str = r"\[Conformance\]|\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|\[Feature:|\[Driver: (nfs|iscsi|vsphere|cinder|azure|pd)|PersistentVolumes NFS|NFSv";
 /// Tests that take longer than this with the kubelet are left out of the fast subset.
 const FAST_SECONDS_MAX: f64 = 40.0;
 
@@ -68,7 +70,7 @@ impl Selection {
         Self { focus, skip: String::new(), procs, count, deploys_drivers: false }
     }
 
-    /// Upstream's suites of CSI drivers, without slow and disruptive tests.
+    /// Upstream's suites of volumes, without slow and disruptive tests.
     pub fn storage(procs: usize) -> Self {
         let (focus, skip) = (STORAGE.to_owned(), STORAGE_SKIPPED.to_owned());
         Self { focus, skip, procs, count: None, deploys_drivers: true }

@@ -23,7 +23,7 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --focus RE     tests whose name matches (default: \\[Conformance\\])
   --skip RE      but not those
   --fast         the subset that CI runs
-  --storage      upstream's suites of CSI drivers, with images for them; --focus and --skip after it
+  --storage      upstream's suites of volumes, with images of CSI drivers; --focus and --skip after it
                  select other tests
   --procs N      how many at once (default 6)
   --agent A      the nodes' agent: pintle (default), kubelet, or a program's path

@@ -95,6 +95,20 @@ pub struct Verdict {
     pub failure: Option<Failure>,
 }
 
+/// The event of a pod that has a volume read-only while it is to grow.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go expandVolumeDuringMount
+pub fn read_only_notice(name: &str, size: &ClaimSize) -> Option<String> {
+    let why = "requested read-only file system";
+    let is_smaller = size.claimed_bytes < size.volume_bytes();
+    is_smaller.then(|| format!("MountVolume.NodeExpandVolume failed for volume {name:?} {why}"))
+}
+
+/// The event of an expansion that failed while a pod runs.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateExpandInUseVolumeFunc
+pub fn failed_in_use(name: &str, why: &str) -> String {
+    format!("NodeExpandVolume.NodeExpandVolume failed for volume {name:?} : {why}")
+}
+
 /// Decides whether a volume is expanded now. `had_final_error`: the driver's last answer was final.
 pub fn plan(claim: &PersistentVolumeClaim, size: &ClaimSize, had_final_error: bool) -> Plan {
     let spec = claim.spec.as_ref();

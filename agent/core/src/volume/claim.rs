@@ -350,6 +350,7 @@ impl ClaimedVolume {
                 options,
                 read_only: self.is_read_only,
                 is_block,
+                size: csi::ClaimSize::of(&self.volume, self.capacity.as_deref()),
                 ..local
             });
         }

@@ -305,6 +305,8 @@ pub struct Local {
     pub read_only: bool,
     /// Containers get the device itself.
     pub is_block: bool,
+    /// Sizes of the volume and its claim.
+    pub size: Option<csi::ClaimSize>,
 }
 
 impl Local {
@@ -313,7 +315,7 @@ impl Local {
     pub fn of(source: &LocalVolumeSource) -> Self {
         let fs_type = source.fs_type.clone().unwrap_or_else(|| disk::FS_TYPE.to_owned());
         let path = PathBuf::from(&source.path);
-        Self { path, fs_type, options: Vec::new(), read_only: false, is_block: false }
+        Self { path, fs_type, options: Vec::new(), read_only: false, is_block: false, size: None }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Mounts a disk of the node, which gets a file system when it has nothing on it.
 //!
 //! Input: a block device, where to mount it, its file system and options. Effects: `blkid`, `mkfs`,
-//! `fsck` and `mount` as the kubelet runs them; no thread waits for them. A disk on which blkid
+//! `fsck`, `mount` and programs that grow a file system, as the kubelet runs them; no thread waits for them. A disk on which blkid
 //! finds anything at all, a partition table included, is never formatted, and neither is one that
 //! blkid cannot read.
 // k8s: k8s.io/mount-utils mount_linux.go formatAndMountSensitive, getDiskFormat
@@ -141,6 +141,34 @@ async fn check(device: &Path) -> Result<(), Cause> {
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// Grows the file system of a mounted disk to the size of the disk.
+///
+/// # Errors
+/// A sentence with the program's output.
+// k8s: k8s.io/mount-utils resizefs_linux.go Resize
+pub(super) async fn grow_file_system(device: &Path, mounted_at: &Path) -> Result<(), Cause> {
+    let (path, at) = (device.to_string_lossy(), mounted_at.to_string_lossy());
+    let format = disk_format(device).await.map_err(|why| {
+        Cause::Text(format!("ResizeFS.Resize - error checking format for device {path}: {why}"))
+    })?;
+    let (of, program, args) = match format.as_deref() {
+        None | Some("") => return Ok(()),
+        Some("ext3" | "ext4") => (&path, "resize2fs", vec![&*path]),
+        Some("xfs") => (&at, "xfs_growfs", vec!["-d", &at]),
+        Some("btrfs") => (&at, "btrfs", vec!["filesystem", "resize", "max", &at]),
+        Some(other) => {
+            return Err(Cause::Text(format!(
+                "ResizeFS.Resize - resize of format {other} is not supported for device {path} \
+                 mounted at {at}"
+            )));
+        }
+    };
+    program::run(device, program, &args, FORMAT_MAX).await.map_err(|error| {
+        let output = error.output();
+        Cause::Text(format!("resize of device {of} failed: {error}. {program} output: {output}"))
+    })
 }
 
 fn options(disk: &DiskMount<'_>) -> Vec<String> {

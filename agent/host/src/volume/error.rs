@@ -111,6 +111,15 @@ pub enum VolumeError {
         /// The cause.
         cause: Cause,
     },
+    /// A volume could not be expanded before its pod starts.
+    // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc
+    #[error("MountVolume.Setup failed while expanding volume for volume {volume:?} : {cause}")]
+    Expansion {
+        /// Name on the disk.
+        volume: String,
+        /// The cause.
+        cause: Cause,
+    },
     /// A block volume could not be mapped.
     // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMapVolumeFunc
     #[error("MapVolume.MapBlockVolume failed for volume {volume:?} : {cause}")]
@@ -227,6 +236,7 @@ impl VolumeError {
         match self {
             Self::SetUp { .. }
             | Self::Step { .. }
+            | Self::Expansion { .. }
             | Self::Unsupported { .. }
             | Self::NotMounted { .. } => "FailedMount",
             Self::Map { .. } => "FailedMapVolume",

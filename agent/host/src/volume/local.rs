@@ -17,7 +17,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, JobPlace};
 
-use super::device::{DiskMount, format_and_mount, set_bind_options};
+use super::device::{DiskMount, format_and_mount, grow_file_system, set_bind_options};
 use super::dir_fd::make_dir_all;
 use super::error::{Cause, Context, IoFailure, MountNotice, VolumeError};
 use super::keyed_lock;
@@ -73,13 +73,38 @@ pub(super) async fn set_up(
     job.bind(from).await.map_err(|cause| VolumeError::set_up(name, cause))
 }
 
+/// Grows the file system of a volume's disk to the size of the disk. A folder has what is around it,
+/// and a device that containers get has no file system of ours.
+///
+/// # Errors
+/// The disk cannot be read, or the program failed.
+// k8s: pkg/volume/local/local.go NodeExpand
+pub async fn expand(uid: &PodUid, root: &Path, name: &str, local: &Local) -> Result<(), Cause> {
+    if local.is_block {
+        return Ok(());
+    }
+    let _guard = keyed_lock::lock(name).await;
+    let path = local.path.clone();
+    match foreign(uid, move || look(&path)).await? {
+        LocalSource::Folder => Ok(()),
+        LocalSource::Disk => grow_file_system(&local.path, &local_mount(root, name)).await,
+    }
+}
+
+async fn foreign<T: Send + 'static>(
+    uid: &PodUid,
+    job: impl FnOnce() -> Result<T, Cause> + Send + 'static,
+) -> Result<T, Cause> {
+    let done = blocking::run(JobPlace::foreign(uid), job).await;
+    done.map_err(|why: Blocked| Cause::from(why.to_string()))?
+}
+
 impl LocalSetup<'_> {
     async fn foreign<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, Cause> + Send + 'static,
     ) -> Result<T, Cause> {
-        let done = blocking::run(JobPlace::foreign(self.uid), job).await;
-        done.map_err(|why: Blocked| Cause::from(why.to_string()))?
+        foreign(self.uid, job).await
     }
 
     async fn look(&self) -> Result<LocalSource, Cause> {

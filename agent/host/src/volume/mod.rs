@@ -36,6 +36,7 @@ pub mod sub_path;
 
 pub use content::ContentSource;
 pub use error::{Cause, IoFailure, MountNotice, VolumeError};
+pub use local::expand as expand_local;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -10,6 +10,7 @@ use pintle_agent_core::storage::csi::ClaimSize;
 use pintle_agent_core::storage::expansion::{self, Order, Plan, Refusal, RefusalKind, Verdict};
 use pintle_agent_core::storage::request::{self, Extras, Places};
 use pintle_agent_core::storage::{Failure, Known, Outcome, Problem, Wanted};
+use pintle_agent_core::types::PodUid;
 use pintle_agent_plugins::CallError;
 use pintle_agent_plugins::error::{Code, ErrorSide};
 use pintle_api::events::EventKind;
@@ -25,11 +26,35 @@ const EXPANDING: &str = "ExpandingVolume";
 // k8s: pkg/kubelet/events/event.go
 const SUCCESS: &str = "FileSystemResizeSuccessful";
 
+/// A volume that is expanded.
+#[derive(Clone, Copy)]
+pub(super) struct Growing<'a> {
+    /// A pod that has it.
+    pub(super) pod: &'a PodUid,
+    /// Name of the PersistentVolume.
+    pub(super) name: &'a str,
+    /// How large it is to be, and its claim.
+    pub(super) size: &'a ClaimSize,
+    /// The last refusal was final.
+    pub(super) had_final_error: bool,
+}
+
 impl Shared {
     pub(super) async fn expand(&self, wanted: &Wanted, had_final_error: bool) -> Outcome {
         let Some(size) = &wanted.volume.size else { return Ok(()) };
-        let objects = &self.parts.objects;
-        let claim = objects.claim(&wanted.pod, size).await.map_err(|why| {
+        let (pod, name) = (&wanted.pod, &*wanted.volume.name);
+        let growing = Growing { pod, name, size, had_final_error };
+        self.expand_by(growing, async |order| self.node_expand(wanted, order).await).await
+    }
+
+    /// `call` expands the volume once the claim allows it.
+    pub(super) async fn expand_by(
+        &self,
+        growing: Growing<'_>,
+        call: impl AsyncFnOnce(&Order) -> Result<(), Refusal>,
+    ) -> Outcome {
+        let Growing { pod, size, had_final_error, .. } = growing;
+        let claim = self.parts.objects.claim(pod, size).await.map_err(|why| {
             not_asked(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"))
         })?;
         let order = match expansion::plan(&claim, size, had_final_error) {
@@ -37,21 +62,20 @@ impl Shared {
             Plan::Later => return Err(later()),
             Plan::Call(order) => order,
         };
-        let claim = self.mark_begun(wanted, size, claim, &order).await?;
-        let called = self.node_expand(wanted, &order).await;
+        let claim = self.mark_begun(growing, claim, &order).await?;
+        let called = call(&order).await;
         let verdict = expansion::conclude(&claim, &order, called, clock::now());
-        self.write(wanted, size, &claim, verdict, &order).await
+        self.write(growing, &claim, verdict, &order).await
     }
 
     async fn mark_begun(
         &self,
-        wanted: &Wanted,
-        size: &ClaimSize,
+        Growing { pod, size, .. }: Growing<'_>,
         claim: PersistentVolumeClaim,
         order: &Order,
     ) -> Result<PersistentVolumeClaim, Failure> {
         let Some(patch) = expansion::mark_begun(&claim, order) else { return Ok(claim) };
-        let patched = self.parts.objects.patch_claim_status(&wanted.pod, size, &patch).await;
+        let patched = self.parts.objects.patch_claim_status(pod, size, &patch).await;
         patched.map_err(not_asked)
     }
 
@@ -76,37 +100,42 @@ impl Shared {
         let (staging, target) = (self.staging(&known), self.target(&wanted.pod, &known));
         let places = Places { staging: &staging, target: &target };
         let sent = request::expand(wanted, order.bytes(), places, extras);
-        let text = format!("volume {} to {} by {}", volume.name, order.size, volume.driver);
-        self.parts.recorder.stage(&wanted.pod, EXPANDING, None, &text);
+        self.note_expansion(&wanted.pod, &volume.name, order, &volume.driver);
         let called = self
             .timed(of_driver(&wanted.volume), "NodeExpandVolume", driver.node.expand(&sent))
             .await;
         called.map(drop).map_err(|error| refusal(&error))
     }
 
+    /// `by` is the driver or plugin.
+    pub(super) fn note_expansion(&self, pod: &PodUid, name: &str, order: &Order, by: &str) {
+        let text = format!("volume {name} to {} by {by}", order.size);
+        self.parts.recorder.stage(pod, EXPANDING, None, &text);
+    }
+
     async fn write(
         &self,
-        wanted: &Wanted,
-        size: &ClaimSize,
+        growing: Growing<'_>,
         claim: &PersistentVolumeClaim,
         verdict: Verdict,
         order: &Order,
     ) -> Outcome {
         let Verdict { patch, is_success, failure } = verdict;
         if is_success {
-            self.report_success(wanted, claim);
+            self.report_success(growing, claim);
         }
+        let Growing { pod, size, .. } = growing;
         let written = match patch {
             None => Ok(()),
             Some(patch) => {
                 let objects = &self.parts.objects;
-                objects.patch_claim_status(&wanted.pod, size, &patch).await.map(drop)
+                objects.patch_claim_status(pod, size, &patch).await.map(drop)
             }
         };
         match (failure, written) {
             (Some(failure), written) => {
                 if let Err(why) = written {
-                    tracing::warn!(pod = %wanted.pod, %why, "a claim does not say why it is not expanded");
+                    tracing::warn!(%pod, %why, "a claim does not say why it is not expanded");
                 }
                 Err(failure)
             }
@@ -121,10 +150,14 @@ impl Shared {
         }
     }
 
-    fn report_success(&self, wanted: &Wanted, claim: &PersistentVolumeClaim) {
-        let (name, node) = (&wanted.volume.name, &self.parts.node_name);
+    fn report_success(
+        &self,
+        Growing { pod, name, .. }: Growing<'_>,
+        claim: &PersistentVolumeClaim,
+    ) {
+        let node = &self.parts.node_name;
         let text = format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
-        self.parts.recorder.event(&wanted.pod, false, SUCCESS, &text, None);
+        self.parts.recorder.event(pod, false, SUCCESS, &text, None);
         if let Some(events) = &self.parts.events {
             let about = to_core_object("PersistentVolumeClaim", &claim.metadata);
             events.event(about, EventKind::Normal, SUCCESS, &text);

@@ -20,6 +20,7 @@ mod expand;
 mod follow;
 mod late;
 mod limit;
+mod local;
 mod resync;
 mod wanted;
 
@@ -97,6 +98,8 @@ struct Shared {
     waiters: RefCell<BTreeMap<PodUid, Vec<oneshot::Sender<Answer>>>>,
     /// What timelines say that pods wait for.
     reported_waits: RefCell<BTreeMap<PodUid, String>>,
+    /// Volumes that are in no state machine and may grow.
+    locals: RefCell<BTreeMap<PodUid, Vec<local::LocalVolume>>>,
     in_use: watch::Sender<Option<InUse>>,
     in_use_written: watch::Sender<Option<WrittenInUse>>,
     /// The timer has to look again.
@@ -119,6 +122,7 @@ impl Volumes {
             pods: RefCell::default(),
             waiters: RefCell::default(),
             reported_waits: RefCell::default(),
+            locals: RefCell::default(),
             in_use: watch::Sender::default(),
             in_use_written: watch::Sender::default(),
             due_moved: Notify::new(),
@@ -200,6 +204,7 @@ impl Volumes {
     /// # Errors
     /// It was not within `READY_MAX`; the calls go on.
     pub async fn release(&self, uid: &PodUid) -> Result<(), NotReady> {
+        self.0.locals.borrow_mut().remove(uid);
         self.known().await;
         let done = self.wait(uid);
         self.give(Input::Released { pod: uid.clone() });
@@ -220,6 +225,7 @@ impl Volumes {
     /// Begins to take away the volumes of pods that are not to be kept: they are unknown, and nothing of
     /// them runs.
     pub fn release_unless(&self, is_kept: impl Fn(&PodUid) -> bool) {
+        self.0.locals.borrow_mut().retain(|pod, _| is_kept(pod));
         let pods: Vec<PodUid> = self.0.machine.borrow().pods().cloned().collect();
         for pod in pods.into_iter().filter(|pod| !is_kept(pod)) {
             self.give(Input::Released { pod });

@@ -2,7 +2,7 @@
 //!
 //! Input: the pods that have volumes of claims. Output: `Input::Republish` for drivers with
 //! `requiresRepublish`, which needs no answer of the API server and comes first; then
-//! `Input::Measured`, after which volumes that have grown are expanded. The node authorizer grants
+//! `Input::Measured`, after which volumes that have grown are expanded; local volumes at last. The node authorizer grants
 //! claims by `get` only, so nothing can be watched. Bounds: one read at a time, one for each claim
 //! and a second one for a claim that may have grown.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go checkVolumeFSResize
@@ -32,6 +32,7 @@ pub(super) async fn run(volumes: &Volumes) {
             }
             volumes.give(Input::Measured { pod, volumes: grown });
         }
+        volumes.expand_grown_locals().await;
     }
 }
 

@@ -11,7 +11,8 @@ use pintle_uml_tests::{
 };
 use serde_json::{Value, json};
 
-fn ready(api: &Api, node: &TestNode, name: &str) -> Value {
+/// The pod, once it is ready.
+pub(super) fn ready(api: &Api, node: &TestNode, name: &str) -> Value {
     node.until(&format!("{name} is ready"), || {
         let pod = api.pod(name)?;
         ensure!(is_ready(&pod), "{:#}", pod["status"]);

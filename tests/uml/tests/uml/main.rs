@@ -5,6 +5,7 @@
 
 mod api;
 mod attacks;
+mod growth;
 mod lost;
 mod memory;
 mod slices;

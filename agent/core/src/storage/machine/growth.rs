@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::volume::{Certainty, State, Use};
 use super::{BACKOFF, Call, Command, Failure, Problem, Wanted};
 use crate::storage::csi::Volume;
+use crate::storage::expansion::{failed_in_use, read_only_notice};
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
@@ -113,12 +114,19 @@ impl State {
             return Vec::new();
         }
         let is_running = self.uses.get(&wanted.pod).is_some_and(|of| of.is_mounted);
-        let what = match (is_running, wanted.volume.is_block) {
-            (true, _) => "NodeExpandVolume.NodeExpandVolume failed",
-            (false, true) => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
-            (false, false) => "MountVolume.Setup failed while expanding volume",
+        let (name, why) = (&wanted.volume.name, &failure.text);
+        let text = match (is_running, wanted.volume.is_block) {
+            (true, _) => failed_in_use(name, why),
+            (false, true) => {
+                let what = "MapVolume.MarkVolumeAsMounted failed while expanding volume";
+                format!("{what} for volume {name:?} : {why}")
+            }
+            (false, false) => {
+                format!(
+                    "MountVolume.Setup failed while expanding volume for volume {name:?} : {why}"
+                )
+            }
         };
-        let text = format!("{what} for volume {:?} : {}", wanted.volume.name, failure.text);
         self.growth.failure = Some(text.clone());
         vec![Command::Failed { pod: wanted.pod.clone(), text }]
     }
@@ -142,13 +150,8 @@ impl Use {
     }
 
     /// The event of a pod that has a volume read-only while it is to grow.
-    // k8s: operation_generator.go expandVolumeDuringMount
     pub(super) fn read_only_notice(&self) -> Option<String> {
         let wanted = self.wanted.as_ref().filter(|wanted| wanted.volume.is_read_only)?;
-        let size = wanted.volume.size.as_ref()?;
-        let is_smaller = size.claimed_bytes < size.volume_bytes();
-        let name = &wanted.volume.name;
-        let why = "requested read-only file system";
-        is_smaller.then(|| format!("MountVolume.NodeExpandVolume failed for volume {name:?} {why}"))
+        read_only_notice(&wanted.volume.name, wanted.volume.size.as_ref()?)
     }
 }

@@ -184,7 +184,8 @@ fn volume_kind_follows_its_source_and_read_only_follows_the_pod() {
     assert_eq!(kind(&nfs, true), mounted(true));
     let local_of = |path: &str, fs_type: &str, read_only, is_block| {
         let (path, fs_type) = (PathBuf::from(path), fs_type.to_owned());
-        VolumeKind::Local(Local { path, fs_type, options: Vec::new(), read_only, is_block })
+        let options = Vec::new();
+        VolumeKind::Local(Local { path, fs_type, options, read_only, is_block, size: None })
     };
     assert_eq!(kind(&local, true), local_of("/mnt/x", "ext4", true, false));
     assert_eq!(kind(&disk, false), local_of("/dev/x", "xfs", false, true));

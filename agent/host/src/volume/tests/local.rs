@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use k8s_openapi::api::core::v1::LocalVolumeSource;
 use pintle_agent_core::types::{NodeFacts, PodUid};
 use serde_json::{Value, json};
 
@@ -12,8 +13,9 @@ use super::*;
 use crate::volume::claim::{ClaimedVolume, Claims};
 use crate::volume::claimed::{ClaimedMounts, mount_claimed};
 use crate::volume::execute::{make_pod_dirs, remove_pod_dir, unmount_all};
+use crate::volume::kind::Local;
 use crate::volume::layout::{LOCAL_PLUGIN, PodDirs, device_map, local_mount};
-use crate::volume::{mount, orphan};
+use crate::volume::{expand_local, mount, orphan};
 
 /// Bytes of a disk in a file.
 const DISK_BYTES: u64 = 16 << 20;
@@ -21,7 +23,7 @@ const DISK_BYTES: u64 = 16 << 20;
 /// A loop device that is detached when it is dropped.
 pub(crate) struct Disk {
     pub(crate) device: PathBuf,
-    _file: tempfile::NamedTempFile,
+    file: tempfile::NamedTempFile,
 }
 
 impl Disk {
@@ -32,7 +34,14 @@ impl Disk {
         let out = out.expect("losetup runs");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         let device = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
-        Self { device, _file: file }
+        Self { device, file }
+    }
+
+    /// Makes it so many times as large.
+    fn grow(&self, factor: u64) {
+        self.file.as_file().set_len(factor * DISK_BYTES).expect("made larger");
+        let done = Command::new("losetup").arg("-c").arg(&self.device).status();
+        assert!(done.expect("losetup runs").success());
     }
 }
 
@@ -180,6 +189,54 @@ fn local_disk_is_formatted_once_and_unmounted_with_its_last_pod() {
         orphan::sweep(root.path(), &[PodUid::from("p")].into()).expect("swept");
         assert!(!global.exists());
         end(&dirs);
+    });
+}
+
+/// True for a process with CAP_SYS_RESOURCE.
+fn may_grow_mounted() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let status = fs::read_to_string("/proc/self/status").expect("read");
+    let own = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line");
+    u64::from_str_radix(own.trim(), 16).expect("a number") & CAP_SYS_RESOURCE != 0
+}
+
+#[test]
+fn file_system_of_a_local_disk_grows_with_the_disk_and_a_folder_or_device_stays() {
+    if !may_grow_mounted() {
+        return xtask::skip("a mounted file system cannot be grown without CAP_SYS_RESOURCE");
+    }
+    with_private_mounts(|| {
+        let root = tempfile::tempdir().expect("root");
+        let disk = Disk::new();
+        let (dirs, dir) = Claimant::new("p", &disk.device).mount(root.path());
+        fs::write(dir.join("kept"), "x").expect("written");
+        let bytes = || {
+            let of = nix::sys::statvfs::statvfs(&dir).expect("a file system");
+            of.blocks() * of.fragment_size()
+        };
+        let before = bytes();
+        disk.grow(3);
+        let expand = |path: &Path, is_block| {
+            let local = Local {
+                is_block,
+                path: path.to_owned(),
+                ..Local::of(&LocalVolumeSource::default())
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let uid = PodUid::from("p");
+            let done = expand_local(&uid, root.path(), "pv", &local);
+            runtime.expect("a runtime").block_on(done)
+        };
+        expand(&disk.device, true).expect("a device has no file system of ours");
+        expand(root.path(), false).expect("a folder has the size of what is around it");
+        assert_eq!(bytes(), before);
+        expand(&disk.device, false).expect("grown");
+        assert!(bytes() > 2 * DISK_BYTES, "{} of {before}", bytes());
+        assert_eq!(fs::read(dir.join("kept")).expect("there"), b"x");
+        end(&dirs);
+
+        let error = expand(Path::new("/nowhere/disk"), false).expect_err("there is none");
+        assert_eq!(error.to_string(), "path \"/nowhere/disk\" does not exist");
     });
 }
 

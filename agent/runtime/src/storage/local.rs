@@ -1,0 +1,148 @@
+//! Expansion of local volumes, which are in no state machine: `volume::claimed` sets them up.
+//!
+//! Input: the local volumes of a pod that were just set up; the claims of pods that run, which are
+//! read again from time to time. Output: a file system as large as its disk, and the claim's status,
+//! as for volumes of drivers. A pod that starts waits for it; a failure while it runs is an event,
+//! and the expansion is tried again when the claim is read the next time. Bounds: an entry for each
+//! local volume of a pod.
+// k8s: pkg/volume/local/local.go NodeExpand; operation_generator.go expandVolumeDuringMount
+
+use pintle_agent_core::storage::csi::ClaimSize;
+use pintle_agent_core::storage::expansion::{
+    Refusal, RefusalKind, failed_in_use, read_only_notice,
+};
+use pintle_agent_core::storage::{Outcome, Problem};
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::PodVolumes;
+use pintle_agent_core::volume::kind::{Local, VolumeKind};
+use pintle_agent_core::volume::layout::LOCAL_PLUGIN;
+use pintle_agent_core::volume::plan::PodVolume;
+use pintle_agent_host::volume::{Cause, VolumeError, expand_local};
+use pintle_agent_metrics::OfDriver;
+use tokio::time::{Instant, timeout};
+
+use super::expand::Growing;
+use super::{READY_MAX, Shared, Volumes, reason};
+
+/// A local volume of a pod.
+#[derive(Clone, Debug)]
+pub(super) struct LocalVolume {
+    /// Name of the PersistentVolume.
+    pub(super) name: String,
+    local: Local,
+    /// As the claim was read last.
+    pub(super) size: ClaimSize,
+    /// Bytes that it has on this node.
+    has: u64,
+    had_final_error: bool,
+}
+
+impl LocalVolume {
+    /// Those of a pod that it may write to.
+    fn of(volumes: &PodVolumes) -> Vec<Self> {
+        let of = |volume: &PodVolume| {
+            let VolumeKind::Local(local) = &volume.kind else { return None };
+            let size = local.size.clone()?;
+            let (name, has) = (volume.disk_name().to_owned(), size.claimed_bytes);
+            Some(Self { name, local: local.clone(), size, has, had_final_error: false })
+        };
+        volumes.volumes.iter().filter_map(of).collect()
+    }
+
+    fn is_due(&self) -> bool {
+        self.size.volume_bytes() > self.has
+    }
+}
+
+impl Volumes {
+    /// Expands the local volumes of a pod that are smaller than their PersistentVolumes; returns
+    /// those that could not be expanded.
+    pub async fn expand_local(&self, uid: &PodUid, volumes: &PodVolumes) -> Vec<VolumeError> {
+        let mut locals = LocalVolume::of(volumes);
+        if locals.is_empty() {
+            return Vec::new();
+        }
+        let mut failures = Vec::new();
+        for volume in locals.iter_mut().filter(|volume| volume.is_due()) {
+            if volume.local.read_only {
+                if let Some(text) = read_only_notice(&volume.name, &volume.size) {
+                    self.0.parts.recorder.event(uid, true, reason(&text), &text, None);
+                }
+                continue;
+            }
+            if let Some(why) = self.0.expand_local(uid, volume).await {
+                let (volume, cause) = (volume.name.clone(), Cause::Text(why));
+                failures.push(VolumeError::Expansion { volume, cause });
+            }
+        }
+        locals.retain(|volume| !volume.local.read_only);
+        self.0.locals.borrow_mut().insert(uid.clone(), locals);
+        failures
+    }
+
+    /// Reads the claims of pods that run again, and expands what has grown.
+    pub(super) async fn expand_grown_locals(&self) {
+        let pods: Vec<PodUid> = self.0.locals.borrow().keys().cloned().collect();
+        for pod in pods {
+            let known = self.0.locals.borrow().get(&pod).cloned().unwrap_or_default();
+            for mut volume in known {
+                let (objects, name) = (&self.0.parts.objects, volume.name.clone());
+                match objects.sizes(&pod, &name, &volume.size).await {
+                    Ok(Some(size)) => volume.size = size,
+                    Ok(None) => continue,
+                    Err(why) => {
+                        tracing::debug!(%pod, volume = name, %why, "a claim cannot be read again");
+                        continue;
+                    }
+                }
+                if !volume.is_due() {
+                    continue;
+                }
+                if let Some(why) = self.0.expand_local(&pod, &mut volume).await {
+                    let text = failed_in_use(&name, &why);
+                    self.0.parts.recorder.event(&pod, true, reason(&text), &text, None);
+                }
+                // The pod may have gone meanwhile.
+                let mut locals = self.0.locals.borrow_mut();
+                let mut own = locals.get_mut(&pod).into_iter().flatten();
+                if let Some(own) = own.find(|own| own.name == name) {
+                    *own = volume;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Expands the volume now, if its claim allows that; returns why it failed.
+    async fn expand_local(&self, pod: &PodUid, volume: &mut LocalVolume) -> Option<String> {
+        let begun = Instant::now();
+        let outcome = self.expand_local_by_claim(pod, volume).await;
+        let is_later = |problem| matches!(problem, Problem::Later | Problem::InUse);
+        let failure = outcome.err().filter(|failure| !is_later(failure.problem));
+        let of = OfDriver::own(LOCAL_PLUGIN);
+        self.parts.metrics.volume_operated(
+            of,
+            "volume_fs_resize",
+            failure.is_none(),
+            begun.elapsed(),
+        );
+        let failure = failure?;
+        volume.had_final_error |= failure.problem == Problem::Final;
+        Some(failure.text)
+    }
+
+    async fn expand_local_by_claim(&self, pod: &PodUid, volume: &mut LocalVolume) -> Outcome {
+        let LocalVolume { name, local, size, had_final_error, .. } = &*volume;
+        let growing = Growing { pod, name, size, had_final_error: *had_final_error };
+        let call = async |order: &_| {
+            self.note_expansion(pod, name, order, LOCAL_PLUGIN);
+            let done = timeout(READY_MAX, expand_local(pod, &self.parts.root, name, local)).await;
+            let done = done.unwrap_or_else(|late| Err(Cause::Text(late.to_string())));
+            done.map_err(|why| Refusal { kind: RefusalKind::Failed, text: why.to_string() })
+        };
+        self.expand_by(growing, call).await?;
+        volume.has = volume.size.volume_bytes();
+        Ok(())
+    }
+}
