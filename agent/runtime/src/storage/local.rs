@@ -19,6 +19,7 @@ use pintle_agent_core::volume::layout::LOCAL_PLUGIN;
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_host::volume::{Cause, VolumeError, expand_local};
 use pintle_agent_metrics::OfDriver;
+use pintle_daemon::tasks;
 use tokio::time::{Instant, timeout};
 
 use super::expand::Growing;
@@ -28,13 +29,15 @@ use super::{READY_MAX, Shared, Volumes, reason};
 #[derive(Clone, Debug)]
 pub(super) struct LocalVolume {
     /// Name of the PersistentVolume.
-    pub(super) name: String,
+    name: String,
     local: Local,
     /// As the claim was read last.
-    pub(super) size: ClaimSize,
+    size: ClaimSize,
     /// Bytes that it has on this node.
     has: u64,
     had_final_error: bool,
+    /// An expansion is under way.
+    is_growing: bool,
 }
 
 impl LocalVolume {
@@ -44,7 +47,8 @@ impl LocalVolume {
             let VolumeKind::Local(local) = &volume.kind else { return None };
             let size = local.size.clone()?;
             let (name, has) = (volume.disk_name().to_owned(), size.claimed_bytes);
-            Some(Self { name, local: local.clone(), size, has, had_final_error: false })
+            let local = local.clone();
+            Some(Self { name, local, size, has, had_final_error: false, is_growing: false })
         };
         volumes.volumes.iter().filter_map(of).collect()
     }
@@ -80,40 +84,53 @@ impl Volumes {
         failures
     }
 
-    /// Reads the claims of pods that run again, and expands what has grown.
-    pub(super) async fn expand_grown_locals(&self) {
-        let pods: Vec<PodUid> = self.0.locals.borrow().keys().cloned().collect();
-        for pod in pods {
-            let known = self.0.locals.borrow().get(&pod).cloned().unwrap_or_default();
-            for mut volume in known {
-                let (objects, name) = (&self.0.parts.objects, volume.name.clone());
-                match objects.sizes(&pod, &name, &volume.size).await {
-                    Ok(Some(size)) => volume.size = size,
-                    Ok(None) => continue,
-                    Err(why) => {
-                        tracing::debug!(%pod, volume = name, %why, "a claim cannot be read again");
-                        continue;
-                    }
-                }
-                if !volume.is_due() {
+    /// Reads the claims of pods that run again, and begins to expand what has grown: a disk that hangs
+    /// holds up nothing else.
+    pub(super) async fn measure_locals(&self) {
+        let all = self.0.locals.borrow().clone();
+        let all =
+            all.into_iter().flat_map(|(pod, own)| own.into_iter().map(move |v| (pod.clone(), v)));
+        for (pod, mut volume) in all.filter(|(_, volume)| !volume.is_growing) {
+            match self.0.parts.objects.sizes(&pod, &volume.name, &volume.size).await {
+                Ok(Some(size)) => volume.size = size,
+                Ok(None) => continue,
+                Err(why) => {
+                    tracing::debug!(%pod, volume = volume.name, %why, "a claim cannot be read again");
                     continue;
                 }
-                if let Some(why) = self.0.expand_local(&pod, &mut volume).await {
-                    let text = failed_in_use(&name, &why);
-                    self.0.parts.recorder.event(&pod, true, reason(&text), &text, None);
-                }
-                // The pod may have gone meanwhile.
-                let mut locals = self.0.locals.borrow_mut();
-                let mut own = locals.get_mut(&pod).into_iter().flatten();
-                if let Some(own) = own.find(|own| own.name == name) {
-                    *own = volume;
-                }
             }
+            if !volume.is_due() {
+                continue;
+            }
+            let volumes = self.clone();
+            self.0.keep_local(&pod, LocalVolume { is_growing: true, ..volume.clone() });
+            tokio::task::spawn_local(async move {
+                let done = tasks::caught(volumes.0.expand_local(&pod, &mut volume)).await;
+                let why = done.unwrap_or_else(|panic| {
+                    tasks::counted("volume call");
+                    tracing::error!("{panic}");
+                    Some(panic.to_string())
+                });
+                if let Some(why) = why {
+                    let text = failed_in_use(&volume.name, &why);
+                    volumes.0.parts.recorder.event(&pod, true, reason(&text), &text, None);
+                }
+                volumes.0.keep_local(&pod, volume);
+            });
         }
     }
 }
 
 impl Shared {
+    /// Keeps what is known of a volume now, unless its pod has gone meanwhile.
+    fn keep_local(&self, pod: &PodUid, volume: LocalVolume) {
+        let mut locals = self.locals.borrow_mut();
+        let mut own = locals.get_mut(pod).into_iter().flatten();
+        if let Some(own) = own.find(|own| own.name == volume.name) {
+            *own = volume;
+        }
+    }
+
     /// Expands the volume now, if its claim allows that; returns why it failed.
     async fn expand_local(&self, pod: &PodUid, volume: &mut LocalVolume) -> Option<String> {
         let begun = Instant::now();

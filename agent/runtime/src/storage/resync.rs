@@ -32,7 +32,7 @@ pub(super) async fn run(volumes: &Volumes) {
             }
             volumes.give(Input::Measured { pod, volumes: grown });
         }
-        volumes.expand_grown_locals().await;
+        volumes.measure_locals().await;
     }
 }
 
