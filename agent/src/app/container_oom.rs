@@ -3,10 +3,10 @@
 //!
 //! Input: kills from the kernel's log, snapshots of the pods. Output: the event `ProcessOOMKilled`
 //! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and
-//! no event: hence the check after `SETTLE`, also of its cgroup, as a busy runtime tells of the end
-//! later. Owner: its task. Bounds: `KILLS_MAX` wait, one of a
-//! cgroup, so that a cgroup with constant kills does not displace others; one event a container in
-//! `EVERY`, so that they never take the room of the pod's other events.
+//! no event: hence the check after `SETTLE`, also of its cgroup, as a busy runtime reports the end
+//! later. Owner: its task. Bounds: `KILLS_MAX` wait, one of a cgroup, so that a cgroup with constant
+//! kills does not displace others; one event a container in `EVERY`, so that they never take the
+//! room of the pod's other events.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Mounts a disk of the node, which gets a file system when it has nothing on it.
 //!
 //! Input: a block device, where to mount it, its file system and options. Effects: `blkid`, `mkfs`,
-//! `fsck`, `mount` and programs that grow a file system, as the kubelet runs them; no thread waits for them. A disk on which blkid
-//! finds anything at all, a partition table included, is never formatted, and neither is one that
-//! blkid cannot read.
+//! `fsck`, `mount` and programs that grow a file system, as the kubelet runs them; no thread waits
+//! for them. A disk on which blkid finds anything at all, a partition table included, is never
+//! formatted, and neither is one that blkid cannot read.
 // k8s: k8s.io/mount-utils mount_linux.go formatAndMountSensitive, getDiskFormat
 
 use std::path::Path;

@@ -2,9 +2,9 @@
 //!
 //! Input: the pods that have volumes of claims. Output: `Input::Republish` for drivers with
 //! `requiresRepublish`, which needs no answer of the API server and comes first; then
-//! `Input::Measured`, after which volumes that have grown are expanded; local volumes at last. The node authorizer grants
-//! claims by `get` only, so nothing can be watched. Bounds: one read at a time, one for each claim
-//! and a second one for a claim that may have grown.
+//! `Input::Measured`, after which volumes that have grown are expanded; local volumes at last. The
+//! node authorizer grants claims by `get` only, so nothing can be watched. Bounds: one read at a
+//! time, one for each claim and a second one for a claim that may have grown.
 // k8s: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go checkVolumeFSResize
 
 use pintle_agent_core::storage::csi::Volume;

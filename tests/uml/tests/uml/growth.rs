@@ -1,4 +1,5 @@
-//! A local volume on a disk that grows, in a guest, whose processes may grow a mounted file system.
+//! A local volume on a disk that grows. Growing a mounted file system takes CAP_SYS_RESOURCE, which a
+//! guest's processes have.
 //!
 //! No controller runs: the test binds the claim, and says that it grows, as an administrator does
 //! for a volume that no driver has. Expected values are the kubelet's.

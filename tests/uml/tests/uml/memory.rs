@@ -47,10 +47,10 @@ fn child_beyond_the_memory_ends_alone_where_single_processes_are_killed() {
         Ok(())
     });
     assert_eq!(of_container(&node, &pod, "burstable", "memory.oom.group"), "0");
-    let told = "The OOM killer took process box";
+    let killed = "The OOM killer took process box";
     node.until("an event names the child", || {
         let log = node.node().journal("pintle-agent");
-        ensure!(log.contains(told) && log.contains("the container runs on"), "{log}");
+        ensure!(log.contains(killed) && log.contains("the container runs on"), "{log}");
         Ok(())
     });
     let after = node.pod_until("parent", "is ready", is_ready);
