@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use pintle_agent_core::storage::disk;
+use pintle_agent_core::volume::kind::LOCAL_NAME;
 use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -135,10 +136,7 @@ impl VolumeMetrics {
         took: Duration,
     ) {
         let by = VolumeOperation {
-            volume_plugin: match disk::is_plugin(of.driver) {
-                true => of.driver.to_owned(),
-                false => format!("kubernetes.io/csi:{}", of.driver),
-            },
+            volume_plugin: plugin_label(of.driver),
             operation_name: name,
             status: if good { "success" } else { "fail-unknown" },
             migrated: of.migrated(),
@@ -157,5 +155,27 @@ impl VolumeMetrics {
         };
         let by = CountedBy { metric_source: source.to_owned() };
         self.counted.get_or_create(&by).observe(took.as_secs_f64());
+    }
+}
+
+/// A volume's plugin, and of a volume of a CSI driver the driver as well.
+// k8s: pkg/volume/util/metrics.go GetFullQualifiedPluginNameForVolume
+fn plugin_label(driver: &str) -> String {
+    match disk::is_plugin(driver) || driver == LOCAL_NAME {
+        true => driver.to_owned(),
+        false => format!("kubernetes.io/csi:{driver}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_plugins_have_their_names_and_those_of_drivers_the_driver() {
+        for plugin in ["kubernetes.io/iscsi", "kubernetes.io/fc", "kubernetes.io/local-volume"] {
+            assert_eq!(plugin_label(plugin), plugin);
+        }
+        assert_eq!(plugin_label("x.example"), "kubernetes.io/csi:x.example");
     }
 }

@@ -16,6 +16,9 @@ use crate::storage::csi;
 use crate::storage::disk;
 use crate::volume::csi_dirs::PLUGIN_DIR;
 
+/// Name of the plugin of local volumes.
+pub const LOCAL_NAME: &str = "kubernetes.io/local-volume";
+
 /// How the use of a volume is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageSource {
@@ -98,7 +101,7 @@ pub static LOCAL: VolumePlugin = VolumePlugin {
     takes_options: true,
     takes_devices: true,
     usage: UsageSource::FileSystem,
-    ..row("kubernetes.io/local-volume", Some(LOCAL_PLUGIN))
+    ..row(LOCAL_NAME, Some(LOCAL_PLUGIN))
 };
 
 /// Volumes of CSI drivers.

@@ -14,8 +14,7 @@ use pintle_agent_core::storage::expansion::{
 use pintle_agent_core::storage::{Outcome, Problem};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::PodVolumes;
-use pintle_agent_core::volume::kind::{Local, VolumeKind};
-use pintle_agent_core::volume::layout::LOCAL_PLUGIN;
+use pintle_agent_core::volume::kind::{LOCAL_NAME, Local, VolumeKind};
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_host::volume::{Cause, VolumeError, expand_local};
 use pintle_agent_metrics::OfDriver;
@@ -137,7 +136,7 @@ impl Shared {
         let outcome = self.expand_local_by_claim(pod, volume).await;
         let is_later = |problem| matches!(problem, Problem::Later | Problem::InUse);
         let failure = outcome.err().filter(|failure| !is_later(failure.problem));
-        let of = OfDriver::own(LOCAL_PLUGIN);
+        let of = OfDriver::own(LOCAL_NAME);
         self.parts.metrics.volume_operated(
             of,
             "volume_fs_resize",
@@ -153,7 +152,7 @@ impl Shared {
         let LocalVolume { name, local, size, had_final_error, .. } = &*volume;
         let growing = Growing { pod, name, size, had_final_error: *had_final_error };
         let call = async |order: &_| {
-            self.note_expansion(pod, name, order, LOCAL_PLUGIN);
+            self.note_expansion(pod, name, order, LOCAL_NAME);
             let done = timeout(READY_MAX, expand_local(pod, &self.parts.root, name, local)).await;
             let done = done.unwrap_or_else(|late| Err(Cause::Text(late.to_string())));
             done.map_err(|why| Refusal { kind: RefusalKind::Failed, text: why.to_string() })
