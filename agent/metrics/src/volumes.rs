@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pintle_agent_core::storage::disk;
-use pintle_agent_core::volume::kind::LOCAL_NAME;
+use pintle_agent_core::volume::kind::LOCAL;
 use pintle_daemon::metrics::MetricNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -161,7 +161,7 @@ impl VolumeMetrics {
 /// A volume's plugin, and of a volume of a CSI driver the driver as well.
 // k8s: pkg/volume/util/metrics.go GetFullQualifiedPluginNameForVolume
 fn plugin_label(driver: &str) -> String {
-    match disk::is_plugin(driver) || driver == LOCAL_NAME {
+    match disk::is_plugin(driver) || driver == LOCAL.name {
         true => driver.to_owned(),
         false => format!("kubernetes.io/csi:{driver}"),
     }

@@ -40,10 +40,9 @@ pub(super) fn start(parts: &StageInputs) -> impl FnMut(ContainerKill) + use<> {
             sleep_until(seen + SETTLE).await;
             let snapshot = views.load();
             let Some((uid, container)) = survivor(&snapshot, &kill) else { continue };
-            if has_ended(&kill.cgroup, container.id.as_str()).await {
-                continue;
-            }
-            if pace.passes(container.id.as_str(), Instant::now()) {
+            // The pace first: a container chooses how many cgroups there are to look at.
+            let is_new = pace.passes(container.id.as_str(), Instant::now());
+            if is_new && !has_ended(&kill.cgroup, container.id.as_str()).await {
                 recorder.event(uid, true, REASON, &message(&kill), Some(&container.name));
             }
         }

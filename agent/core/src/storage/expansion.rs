@@ -109,6 +109,17 @@ pub fn failed_in_use(name: &str, why: &str) -> String {
     format!("NodeExpandVolume.NodeExpandVolume failed for volume {name:?} : {why}")
 }
 
+/// The event of an expansion that failed before its pod starts.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc,
+// GenerateMapVolumeFunc
+pub fn failed_at_start(name: &str, is_block: bool, why: &str) -> String {
+    let step = match is_block {
+        true => "MapVolume.MarkVolumeAsMounted",
+        false => "MountVolume.Setup",
+    };
+    format!("{step} failed while expanding volume for volume {name:?} : {why}")
+}
+
 /// Decides whether a volume is expanded now. `had_final_error`: the driver's last answer was final.
 pub fn plan(claim: &PersistentVolumeClaim, size: &ClaimSize, had_final_error: bool) -> Plan {
     let spec = claim.spec.as_ref();

@@ -16,9 +16,6 @@ use crate::storage::csi;
 use crate::storage::disk;
 use crate::volume::csi_dirs::PLUGIN_DIR;
 
-/// Name of the plugin of local volumes.
-pub const LOCAL_NAME: &str = "kubernetes.io/local-volume";
-
 /// How the use of a volume is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageSource {
@@ -101,7 +98,7 @@ pub static LOCAL: VolumePlugin = VolumePlugin {
     takes_options: true,
     takes_devices: true,
     usage: UsageSource::FileSystem,
-    ..row(LOCAL_NAME, Some(LOCAL_PLUGIN))
+    ..row("kubernetes.io/local-volume", Some(LOCAL_PLUGIN))
 };
 
 /// Volumes of CSI drivers.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use pintle_agent_core::storage::expansion::failed_at_start;
 
 use super::mounts::MountError;
 
@@ -112,11 +113,12 @@ pub enum VolumeError {
         cause: Cause,
     },
     /// A volume could not be expanded before its pod starts.
-    // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc
-    #[error("MountVolume.Setup failed while expanding volume for volume {volume:?} : {cause}")]
+    #[error("{}", failed_at_start(volume, *is_block, &cause.to_string()))]
     Expansion {
         /// Name on the disk.
         volume: String,
+        /// Containers have it as a device.
+        is_block: bool,
         /// The cause.
         cause: Cause,
     },
@@ -236,10 +238,10 @@ impl VolumeError {
         match self {
             Self::SetUp { .. }
             | Self::Step { .. }
-            | Self::Expansion { .. }
+            | Self::Expansion { is_block: false, .. }
             | Self::Unsupported { .. }
             | Self::NotMounted { .. } => "FailedMount",
-            Self::Map { .. } => "FailedMapVolume",
+            Self::Map { .. } | Self::Expansion { is_block: true, .. } => "FailedMapVolume",
             Self::Container(_) => "CreateContainerConfigError",
             Self::TearDown { .. }
             | Self::PodDir(_)

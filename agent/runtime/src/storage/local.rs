@@ -14,15 +14,14 @@ use pintle_agent_core::storage::expansion::{
 use pintle_agent_core::storage::{Outcome, Problem};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::PodVolumes;
-use pintle_agent_core::volume::kind::{LOCAL_NAME, Local, VolumeKind};
+use pintle_agent_core::volume::kind::{LOCAL, Local, VolumeKind};
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_host::volume::{Cause, VolumeError, expand_local};
 use pintle_agent_metrics::OfDriver;
-use pintle_daemon::tasks;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::expand::Growing;
-use super::{READY_MAX, Shared, Volumes, reason};
+use super::{EXPANSION, READY_MAX, Shared, Volumes, reason};
 
 /// A local volume of a pod.
 #[derive(Clone, Debug)]
@@ -34,6 +33,7 @@ pub(super) struct LocalVolume {
     size: ClaimSize,
     /// Bytes that it has on this node.
     has: u64,
+    /// The last refusal was final.
     had_final_error: bool,
     /// An expansion is under way.
     is_growing: bool,
@@ -52,6 +52,12 @@ impl LocalVolume {
         volumes.volumes.iter().filter_map(of).collect()
     }
 
+    /// Takes over what an earlier attempt of its pod has found.
+    fn remember(&mut self, before: &[Self]) {
+        let own = before.iter().find(|before| before.name == self.name);
+        self.had_final_error = own.is_some_and(|own| own.had_final_error);
+    }
+
     fn is_due(&self) -> bool {
         self.size.volume_bytes() > self.has
     }
@@ -65,6 +71,9 @@ impl Volumes {
         if locals.is_empty() {
             return Vec::new();
         }
+        if let Some(before) = self.0.locals.borrow().get(uid) {
+            locals.iter_mut().for_each(|volume| volume.remember(before));
+        }
         let mut failures = Vec::new();
         for volume in locals.iter_mut().filter(|volume| volume.is_due()) {
             if volume.local.read_only {
@@ -74,8 +83,9 @@ impl Volumes {
                 continue;
             }
             if let Some(why) = self.0.expand_local(uid, volume).await {
-                let (volume, cause) = (volume.name.clone(), Cause::Text(why));
-                failures.push(VolumeError::Expansion { volume, cause });
+                let (name, is_block) = (volume.name.clone(), volume.local.is_block);
+                let cause = Cause::Text(why);
+                failures.push(VolumeError::Expansion { volume: name, is_block, cause });
             }
         }
         locals.retain(|volume| !volume.local.read_only);
@@ -104,13 +114,7 @@ impl Volumes {
             let volumes = self.clone();
             self.0.keep_local(&pod, LocalVolume { is_growing: true, ..volume.clone() });
             tokio::task::spawn_local(async move {
-                let done = tasks::caught(volumes.0.expand_local(&pod, &mut volume)).await;
-                let why = done.unwrap_or_else(|panic| {
-                    tasks::counted("volume call");
-                    tracing::error!("{panic}");
-                    Some(panic.to_string())
-                });
-                if let Some(why) = why {
+                if let Some(why) = volumes.0.expand_local(&pod, &mut volume).await {
                     let text = failed_in_use(&volume.name, &why);
                     volumes.0.parts.recorder.event(&pod, true, reason(&text), &text, None);
                 }
@@ -132,18 +136,11 @@ impl Shared {
 
     /// Expands the volume now, if its claim allows that; returns why it failed.
     async fn expand_local(&self, pod: &PodUid, volume: &mut LocalVolume) -> Option<String> {
-        let begun = Instant::now();
-        let outcome = self.expand_local_by_claim(pod, volume).await;
-        let is_later = |problem| matches!(problem, Problem::Later | Problem::InUse);
-        let failure = outcome.err().filter(|failure| !is_later(failure.problem));
-        let of = OfDriver::own(LOCAL_NAME);
-        self.parts.metrics.volume_operated(
-            of,
-            "volume_fs_resize",
-            failure.is_none(),
-            begun.elapsed(),
-        );
-        let failure = failure?;
+        let work = self.expand_local_by_claim(pod, volume);
+        let failure = self.operate(OfDriver::own(LOCAL.name), EXPANSION, work).await.err()?;
+        if matches!(failure.problem, Problem::Later | Problem::InUse) {
+            return None;
+        }
         volume.had_final_error |= failure.problem == Problem::Final;
         Some(failure.text)
     }
@@ -152,7 +149,7 @@ impl Shared {
         let LocalVolume { name, local, size, had_final_error, .. } = &*volume;
         let growing = Growing { pod, name, size, had_final_error: *had_final_error };
         let call = async |order: &_| {
-            self.note_expansion(pod, name, order, LOCAL_NAME);
+            self.note_expansion(pod, name, order, LOCAL.name);
             let done = timeout(READY_MAX, expand_local(pod, &self.parts.root, name, local)).await;
             let done = done.unwrap_or_else(|late| Err(Cause::Text(late.to_string())));
             done.map_err(|why| Refusal { kind: RefusalKind::Failed, text: why.to_string() })

@@ -54,6 +54,8 @@ use tokio::sync::{Notify, oneshot, watch};
 pub use self::late::{LateNames, NotReady};
 pub use pintle_agent_core::explain::volumes::sentences;
 
+/// The kubelet's name of an expansion.
+const EXPANSION: &str = "volume_fs_resize";
 /// How long a pod's volumes are waited for in one sync.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go podAttachAndMountTimeout
 pub const READY_MAX: Duration = Duration::from_secs(2 * 60 + 3);
@@ -302,14 +304,25 @@ impl Volumes {
         }
     }
 
-    /// A panic is that call's failure, and leaves the volume uncertain.
     async fn make(&self, call: Call) -> Outcome {
-        let begun = tokio::time::Instant::now();
-        let made = tasks::caught(self.0.call(&call)).await;
         let (of, name) = operation(&call);
-        let good = matches!(made, Ok(Ok(())));
-        self.0.parts.metrics.volume_operated(of, name, good, begun.elapsed());
-        made.unwrap_or_else(|panic| {
+        self.0.operate(of, name, self.0.call(&call)).await
+    }
+}
+
+impl Shared {
+    /// Counts an operation. A panic is its failure, and leaves the volume uncertain.
+    async fn operate(
+        &self,
+        of: OfDriver<'_>,
+        name: &'static str,
+        work: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let begun = tokio::time::Instant::now();
+        let done = tasks::caught(work).await;
+        let good = matches!(done, Ok(Ok(())));
+        self.parts.metrics.volume_operated(of, name, good, begun.elapsed());
+        done.unwrap_or_else(|panic| {
             tasks::counted("volume call");
             tracing::error!("{panic}");
             Err(calls::uncertain(panic.to_string()))
@@ -326,7 +339,7 @@ fn operation(call: &Call) -> (OfDriver<'_>, &'static str) {
             let name = if wanted.volume.is_block { "map_volume" } else { "volume_mount" };
             (calls::of_driver(&wanted.volume), name)
         }
-        Call::Expand { wanted, .. } => (OfDriver::own(&wanted.volume.driver), "volume_fs_resize"),
+        Call::Expand { wanted, .. } => (OfDriver::own(&wanted.volume.driver), EXPANSION),
         Call::Unpublish { known, .. } => {
             let name = if known.is_block { "unmap_volume" } else { "volume_unmount" };
             (of_known(known), name)

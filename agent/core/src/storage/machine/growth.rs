@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::volume::{Certainty, State, Use};
 use super::{BACKOFF, Call, Command, Failure, Problem, Wanted};
 use crate::storage::csi::Volume;
-use crate::storage::expansion::{failed_in_use, read_only_notice};
+use crate::storage::expansion::{failed_at_start, failed_in_use, read_only_notice};
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
@@ -115,17 +115,9 @@ impl State {
         }
         let is_running = self.uses.get(&wanted.pod).is_some_and(|of| of.is_mounted);
         let (name, why) = (&wanted.volume.name, &failure.text);
-        let text = match (is_running, wanted.volume.is_block) {
-            (true, _) => failed_in_use(name, why),
-            (false, true) => {
-                let what = "MapVolume.MarkVolumeAsMounted failed while expanding volume";
-                format!("{what} for volume {name:?} : {why}")
-            }
-            (false, false) => {
-                format!(
-                    "MountVolume.Setup failed while expanding volume for volume {name:?} : {why}"
-                )
-            }
+        let text = match is_running {
+            true => failed_in_use(name, why),
+            false => failed_at_start(name, wanted.volume.is_block, why),
         };
         self.growth.failure = Some(text.clone());
         vec![Command::Failed { pod: wanted.pod.clone(), text }]
