@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::{repository, shell};
 
 /// Tests that CI's hosts cannot run: the beginning of the name, and why.
-const ALLOWED: [(&str, &str); 7] = [
+const ALLOWED: [(&str, &str); 8] = [
     ("systemd::", "CI's hosts run no systemd; `cargo xtask vm --systemd` does"),
     ("stall::", "CI's hosts have cgroup v1; docs/TESTING.md has the guest's command"),
     ("power_off::", "it switches the machine off; docs/TESTING.md has the guest's command"),
@@ -21,6 +21,10 @@ const ALLOWED: [(&str, &str); 7] = [
     ("cgroup::execute::tests::slices_are_made_limited_and_stopped_by_systemd:", "the same"),
     ("volume::san::real::", "CI's kernel has no iSCSI target; the guest's has"),
     ("volume::project::tests::on_ext4_", "CI's kernel has no CONFIG_QFMT_V2; the guest's has"),
+    (
+        "volume::tests::local::file_system_of_a_local_disk_grows_with_the_disk",
+        "CI's hosts lack CAP_SYS_RESOURCE; `growth::` of the stage `uml` grows one in a guest",
+    ),
 ];
 
 /// The file that lists skipped tests, and whether any may be skipped.
@@ -56,11 +60,14 @@ impl Skips {
         let _ = fs::remove_file(&self.file);
         let mut skipped = Skipped::default();
         for line in text.lines() {
-            if self.is_ci && !is_allowed(line) {
+            if is_allowed(line) {
+                shell::say("skipped", line);
+                skipped.allowed += 1;
+            } else if self.is_ci {
                 shell::say("failed", &format!("skipped where nothing may be: {line}"));
                 skipped.failed += 1;
             } else {
-                shell::say("skipped", line);
+                shell::say("skipped", &format!("{line} (a failure where CI is set)"));
                 skipped.allowed += 1;
             }
         }
