@@ -272,7 +272,7 @@ impl StageInputs {
         let mut pods = Pods::new(settings);
         pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
-        self.start_hints(runtime, &reader)?;
+        self.start_hints(runtime, &reader, &executor.tracker)?;
         let writer = self.writer();
         // Before any pod comes: no pod starts on a machine that shuts down.
         shutdown::start(self).await;
@@ -483,12 +483,18 @@ impl StageInputs {
     }
 
     /// The runtime's own events; the kernel's come from the executor's tracker.
-    fn start_hints(&self, runtime: &RuntimeFacts, reader: &PodReader) -> Result<()> {
+    fn start_hints(
+        &self,
+        runtime: &RuntimeFacts,
+        reader: &PodReader,
+        tracker: &Tracker,
+    ) -> Result<()> {
         let events =
             event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
         tasks::singleton("runtime events", events);
         if let Some((containerd, _)) = self.containerd(runtime)? {
-            let events = event::containerd::run(containerd, reader.clone(), self.inputs.clone());
+            let (reader, inputs) = (reader.clone(), self.inputs.clone());
+            let events = event::containerd::run(containerd, reader, tracker.clone(), inputs);
             tasks::singleton("containerd events", events);
         }
         Ok(())

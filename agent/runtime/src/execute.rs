@@ -43,7 +43,8 @@ use crate::users::IdUsers;
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
 /// cores need for a hundred pods, and half of what a kubelet lets them stay.
 const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long they stay when none of those others completes: the others wait themselves.
+/// How long they stay when none of those others completes, on a quick node: the others wait
+/// themselves.
 const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
 
 /// Ends a sync early; clones share it.
@@ -324,10 +325,15 @@ impl Executor {
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {
-                self.turns.under_way.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
-                StartPermit::new(&self.turns.cleanups, CallFor::Begun)
-                    .call(self.clean_up(order))
-                    .await
+                let SyncTurns { starts, cleanups, under_way } = &self.turns;
+                let permit = StartPermit::new(cleanups, CallFor::Begun);
+                // With the permit: removals that wait for one come after the starts of meanwhile.
+                let over = async {
+                    let still = starts.wait(CLEANUP_STILL_MAX);
+                    under_way.over(still, CLEANUP_WAIT_MAX).await;
+                };
+                permit.call_within(CLEANUP_WAIT_MAX, over).await;
+                permit.call(self.clean_up(order)).await
             }
             Action::Prepare
             | Action::Refresh

@@ -1,7 +1,9 @@
-//! Syncs on a runtime in memory: node facts in new containers after the node has changed.
+//! Syncs on a runtime in memory: node facts in new containers after the node has changed, and removals
+//! after starts.
 
 use std::path::Path;
 
+use futures_util::FutureExt as _;
 use pintle_agent_core::cgroup::formulas::LimitPolicy;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::request::dns::NodeDns;
@@ -203,5 +205,39 @@ fn features_of_a_replacement_runtime_are_used_for_the_next_start() {
         let calls = fake.calls_of(Method::CreateContainer, "ns/p/c");
         let request: v1::CreateContainerRequest = calls[0].request().expect("a request");
         assert!(request.config.expect("a configuration").mounts[0].recursive_read_only);
+    });
+}
+
+#[test]
+fn removal_of_a_pod_comes_after_a_start_that_began_while_it_waited_for_its_turn() {
+    run(async |_fake, executor, _queue, back| {
+        let held = executor.turns.cleanups.take(CallFor::Begun).await;
+        let order = SyncOrder {
+            uid: PodUid::from("u"),
+            ticket: 1,
+            pod: None,
+            observed: Arc::new(ObservedPod::empty(PodUid::from("u"), "ns", "p")),
+            actions: vec![Action::Cleanup],
+        };
+        let removal = executor.run(order, Cancel::default(), &back);
+        tokio::pin!(removal);
+        assert!(removal.as_mut().now_or_never().is_none(), "another one has the turn");
+        let start = executor.turns.under_way.join();
+        drop(held);
+        let done = RefCell::new(Vec::new());
+        let removed = async {
+            removal.await;
+            done.borrow_mut().push("removed");
+        };
+        let started = async {
+            // As many calls as a start makes, and more.
+            for _ in 0..20 {
+                executor.client.ready().await;
+            }
+            done.borrow_mut().push("started");
+            drop(start);
+        };
+        tokio::join!(removed, started);
+        assert_eq!(done.into_inner(), ["started", "removed"]);
     });
 }

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod call_pace;
 mod clean;
 mod env_files;
 pub mod event;

@@ -5,11 +5,12 @@
 //! own; then all of them would get their token and their sandbox before the first one runs. A sync
 //! that lost its permit because it waited, and one of a pod that has its sandbox, come before new
 //! pods; else the order is that of arrival. Those are few, so new ones do not starve. Bounds:
-//! `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a call and for
-//! `PAUSE_MAX` between two, so that a sync that hangs or pulls an image holds up others for no
-//! longer. `StartsUnderWay` lets work without a waiter come last. A wait for its end covers the
-//! starts that were there before, while some of them complete: not newcomers, which may come for
-//! ever, and not a start that hangs in a hook or in a long grace period.
+//! `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a call, for longer where
+//! most calls take long (`call_pace`), and for `PAUSE_MAX` between two, so that a sync that hangs or
+//! pulls an image holds up others for no longer. `StartsUnderWay` lets work without a waiter come
+//! last. A wait for its end covers the starts that were there before, while some of them complete:
+//! not newcomers, which may come for ever, and not a start that hangs in a hook or in a long grace
+//! period.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -18,8 +19,11 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
-/// How long a hanging call keeps others waiting for its permit.
+use crate::call_pace::CallPace;
+
+/// How long a hanging call keeps others waiting for its permit on a quick node.
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// The same between two calls: files are written meanwhile, which takes a few milliseconds, or an
 /// image is pulled, or the API server does not answer.
@@ -43,6 +47,7 @@ struct PermitQueue {
     free: usize,
     begun: VecDeque<oneshot::Sender<Permit>>,
     new: VecDeque<oneshot::Sender<Permit>>,
+    pace: Rc<CallPace>,
 }
 
 /// A permit; passed on when dropped.
@@ -54,7 +59,13 @@ impl StartPermits {
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "at least one permit");
         let (begun, new) = (VecDeque::new(), VecDeque::new());
-        Self(Rc::new(RefCell::new(PermitQueue { free: count, begun, new })))
+        let pace = Rc::default();
+        Self(Rc::new(RefCell::new(PermitQueue { free: count, begun, new, pace })))
+    }
+
+    /// How long to wait for a call that should take no longer than `least` on a quick node.
+    pub fn wait(&self, least: Duration) -> Duration {
+        self.0.borrow().pace.wait(least)
     }
 
     /// Waits for a permit. Giving up the wait gives up its place in the line.
@@ -116,7 +127,14 @@ impl StartPermit {
 
     /// Makes a call that costs the runtime work, with a permit.
     pub async fn call<T>(&self, call: impl Future<Output = T>) -> T {
-        self.call_within(CALL_MAX, call).await
+        let pace = Rc::clone(&self.permits.0.borrow().pace);
+        let timed = async {
+            let begun = Instant::now();
+            let done = call.await;
+            pace.ended(begun.elapsed());
+            done
+        };
+        self.call_within(pace.wait(CALL_MAX), timed).await
     }
 
     /// The same with a permit that a hanging call keeps for this long.

@@ -261,6 +261,9 @@ fn hint(hint: &Hint) -> String {
     match hint {
         Hint::Exited { code: Some(code), .. } => format!("the kernel saw exit code {code}"),
         Hint::Exited { code: None, .. } => "the kernel saw an end".to_owned(),
+        Hint::TaskExit { end, .. } if end.no_oom_kill => {
+            format!("the runtime told exit code {}, and the pod has no OOM victim", end.code)
+        }
         Hint::TaskExit { end, .. } => format!("the runtime told exit code {}", end.code),
         Hint::Oom { comm, pid, .. } => format!("the OOM killer took {comm} (pid {pid})"),
         Hint::Changed => "something changed".to_owned(),

@@ -193,6 +193,9 @@ pub struct TaskExit {
     pub at: UnixNanos,
     /// The container's termination message; `None` until it can be read.
     pub words: Option<String>,
+    /// True if no process of its pod had been an OOM victim by then, as the kernel counts them.
+    #[serde(default)]
+    pub no_oom_kill: bool,
 }
 
 /// OOM kills within a container.
@@ -221,12 +224,17 @@ impl Evidence {
 }
 
 impl ObservedContainer {
-    /// The end of a container that runs by the last list, once kernel and runtime agree about it
-    /// and nothing of it is missing. The status shows it; `status::ending` has the rules.
+    /// The end of a container that runs by the last list, once the kernel does not contradict the
+    /// runtime about it and nothing of it is missing. The status shows it; `status::ending` has the
+    /// rules.
     pub fn certain_end(&self) -> Option<&TaskExit> {
-        let (seen, reported) = (self.evidence.exit.as_ref()?, self.evidence.told.as_ref()?);
-        let whole =
-            reported.words.is_some() && self.evidence.oom.is_none() && seen.code == reported.code;
+        let Evidence { exit, told, oom } = &self.evidence;
+        let reported = told.as_ref()?;
+        let confirmed = match exit {
+            Some(seen) => seen.code == reported.code,
+            None => reported.no_oom_kill,
+        };
+        let whole = confirmed && reported.words.is_some() && oom.is_none();
         (whole && self.state == RunState::Running).then_some(reported)
     }
 }

@@ -6,7 +6,8 @@
 //! will have the event's code and time. Only the status is made of this: actions are planned on a
 //! list. Rules:
 //! - The kernel must have seen the end as well, with the same code: then an earlier kill by the OOM
-//!   killer is known, too.
+//!   killer is known, too. Where it reports no ends (no eBPF), its count of the pod's OOM victims
+//!   must have been 0 at the end.
 //! - A victim of the OOM killer waits for the list: the runtime finds its own reason.
 //! - So does a container with a termination message that may still be on its way.
 
@@ -39,7 +40,12 @@ mod tests {
 
     fn told(code: i32, words: Option<&str>) -> Option<TaskExit> {
         let words = words.map(str::to_owned);
-        Some(TaskExit { code, at: UnixNanos(4_000_000_000), words })
+        Some(TaskExit { code, at: UnixNanos(4_000_000_000), words, no_oom_kill: false })
+    }
+
+    /// The same in a pod without an OOM victim.
+    fn spared(code: i32, words: Option<&str>) -> Option<TaskExit> {
+        told(code, words).map(|end| TaskExit { no_oom_kill: true, ..end })
     }
 
     fn oom(init: bool) -> Option<OomKill> {
@@ -54,7 +60,11 @@ mod tests {
             ("killed", seen(137), told(137, Some("")), None, true),
             ("the kernel alone", seen(3), None, None, false),
             ("the runtime alone", None, told(3, Some("")), None, false),
+            ("the runtime alone, without OOM victims", None, spared(3, Some("")), None, true),
+            ("its words to come", None, spared(3, None), None, false),
+            ("a victim after all", None, spared(137, Some("")), oom(true), false),
             ("two codes", seen(3), told(4, Some("")), None, false),
+            ("two codes, without OOM victims", seen(3), spared(4, Some("")), None, false),
             ("words to come", seen(3), told(3, None), None, false),
             ("the first process a victim", seen(137), told(137, Some("")), oom(true), false),
             ("a child a victim", seen(0), told(0, Some("")), oom(false), false),

@@ -96,10 +96,25 @@ impl EndsNode {
         self.hint(Hint::Exited { container: Some("id".into()), code: Some(3), at });
     }
 
-    fn told_by_runtime(&mut self) {
+    fn told_by_runtime(&mut self, no_oom_kill: bool) {
         let at = UnixNanos(999 * testing::SECOND);
-        let end = TaskExit { code: 3, at, words: Some("bye".into()) };
+        let end = TaskExit { code: 3, at, words: Some("bye".into()), no_oom_kill };
         self.hint(Hint::TaskExit { container: "id".into(), end });
+    }
+
+    /// The end is in the status, and once the runtime lists it something is done.
+    fn assert_shown_then_synced(&mut self, then: &str) {
+        let shown = self.shown().expect("the end");
+        assert_eq!((shown.exit_code, shown.reason.as_deref()), (3, Some("Error")));
+        assert_eq!(shown.message.as_deref(), Some("bye"));
+        // The runtime still lists it as running.
+        self.read();
+        assert_eq!(self.syncs, [], "nothing is done for it yet");
+        assert_eq!(self.statuses.len(), 1, "and nothing else is said");
+        self.listed_by_runtime();
+        assert_eq!(self.shown(), Some(shown), "it never changes");
+        let (_, actions) = self.syncs.last().expect("a sync");
+        assert!(actions.iter().any(|a| a.verb() == then), "{then}: {actions:?}");
     }
 
     fn listed_by_runtime(&mut self) {
@@ -119,27 +134,26 @@ fn exit_reported_by_kernel_and_runtime_is_shown_at_once_and_synced_when_listed()
             let mut node = EndsNode::running(policy);
             match kernel_first {
                 true => node.seen_by_kernel(),
-                false => node.told_by_runtime(),
+                false => node.told_by_runtime(false),
             }
             assert_eq!(node.shown(), None, "one of them alone is not enough");
             // The runtime needs as long for its clean-up, and reports when that is done.
             assert_eq!(node.reads.last().map(|(_, after)| after.as_millis()), Some(20));
             match kernel_first {
-                true => node.told_by_runtime(),
+                true => node.told_by_runtime(false),
                 false => node.seen_by_kernel(),
             }
-            let shown = node.shown().expect("the end");
-            assert_eq!((shown.exit_code, shown.reason.as_deref()), (3, Some("Error")));
-            assert_eq!(shown.message.as_deref(), Some("bye"));
-            // The runtime still lists it as running.
-            node.read();
-            assert_eq!(node.syncs, [], "nothing is done for it yet");
-            assert_eq!(node.statuses.len(), 1, "and nothing else is said");
-            node.listed_by_runtime();
-            assert_eq!(node.shown(), Some(shown), "it never changes");
-            let (_, actions) = node.syncs.last().expect("a sync");
-            assert!(actions.iter().any(|a| a.verb() == then), "{policy}: {actions:?}");
+            node.assert_shown_then_synced(then);
         }
+    }
+}
+
+#[test]
+fn exit_reported_by_the_runtime_alone_is_shown_at_once_if_the_pod_has_no_oom_victim() {
+    for (policy, then) in [("Always", "StartContainer"), ("Never", "KillPod")] {
+        let mut node = EndsNode::running(policy);
+        node.told_by_runtime(true);
+        node.assert_shown_then_synced(then);
     }
 }
 
@@ -153,7 +167,7 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
     container.restart_policy_rules = Some(serde_json::from_value(rule).expect("a rule"));
     let mut node = EndsNode::of(all);
     node.seen_by_kernel();
-    node.told_by_runtime();
+    node.told_by_runtime(false);
     assert_eq!(node.shown().map(|end| end.exit_code), Some(3));
     node.read();
     assert_eq!(node.syncs, [], "the runtime still says that it runs");
@@ -172,7 +186,7 @@ fn pod_being_stopped_is_reread_rarely_and_at_once_after_the_stop() {
     node.seen_by_kernel();
     let [(_, after)] = node.reads[..] else { panic!("{:?}", node.reads) };
     assert_eq!(after, Duration::from_secs(1));
-    node.told_by_runtime();
+    node.told_by_runtime(false);
     node.hint(Hint::Changed);
     assert_eq!(node.reads.len(), 1, "one look is enough");
     // The answer is behind the kernel: that is no reason to ask again before the sync is over.
@@ -233,6 +247,6 @@ fn exit_report_for_an_already_exited_container_is_ignored() {
     node.read();
     let shown = node.shown().expect("the end");
     node.seen_by_kernel();
-    node.told_by_runtime();
+    node.told_by_runtime(false);
     assert_eq!(node.shown(), Some(shown), "the runtime's list has the last word");
 }

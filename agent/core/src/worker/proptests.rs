@@ -128,6 +128,11 @@ fn evicted() -> PodVerdict {
     PodVerdict { phase, reason, message }
 }
 
+/// An end that the runtime reports, with the code that the kernel reports.
+fn reported_end(at: UnixNanos) -> TaskExit {
+    TaskExit { code: 3, at, words: Some(String::new()), no_oom_kill: false }
+}
+
 fn record_of(pod: usize, record: &Record) -> ObservedPod {
     let mut built = ObservedPod::empty(PodUid::from(UIDS[pod]), "ns", NAMES[pod]);
     for (back, ready) in record.sandboxes.iter().enumerate() {
@@ -241,10 +246,7 @@ impl StepRunner {
                     0 => Hint::Changed,
                     1 => Hint::Exited { container, code: Some(3), at },
                     2 => Hint::Exited { container: None, code: None, at },
-                    3 => {
-                        let end = TaskExit { code: 3, at, words: Some(String::new()) };
-                        Hint::TaskExit { container: id_of(*number), end }
-                    }
+                    3 => Hint::TaskExit { container: id_of(*number), end: reported_end(at) },
                     _ => Hint::Oom { container, init: true, pid: 1, comm: String::new(), at },
                 };
                 PodsInput::Hint { uid: uid(*pod), hint }

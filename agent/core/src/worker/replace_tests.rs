@@ -116,7 +116,8 @@ fn published_exit_that_the_policy_does_not_restart_stays_final() {
         let record = host.records.get_mut("p").expect("a pod in the runtime");
         let evidence = &mut record.containers[0].evidence;
         evidence.exit = Some(KernelExit { code: 0, at });
-        evidence.told = Some(TaskExit { code: 0, at, words: Some(String::new()) });
+        evidence.told =
+            Some(TaskExit { code: 0, at, words: Some(String::new()), no_oom_kill: false });
         host.send(PodsInput::Hint { uid: "p".into(), hint: Hint::Changed });
         host.take_starts();
         host.want(pod);

@@ -601,7 +601,7 @@ impl World {
         // Its event comes before its lists know of it, or after.
         if self.rng.chance(70) {
             let words = self.rng.chance(70).then(String::new);
-            let end = TaskExit { code, at, words };
+            let end = TaskExit { code, at, words, no_oom_kill: self.rng.chance(50) };
             let hint = Hint::TaskExit { container: ContainerId::from(id), end };
             let delay = self.rng.range(MS / 10, 20 * MS);
             let input = PodsInput::Hint { uid: uid.clone(), hint };

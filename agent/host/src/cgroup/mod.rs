@@ -6,6 +6,7 @@
 //! and its limits. `sweep` removes cgroups without a pod.
 
 pub mod execute;
+pub mod oom;
 mod read;
 pub mod stats;
 pub mod sweep;

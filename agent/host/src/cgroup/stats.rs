@@ -395,8 +395,13 @@ fn number(text: &str) -> Option<u64> {
 
 /// The number behind a name in a file of `name number` lines; 0 when it is not there.
 fn field(text: &str, name: &str) -> u64 {
+    known_field(text, name).unwrap_or(0)
+}
+
+/// The number behind a name in a file of `name number` lines.
+pub(super) fn known_field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    lines.find(|(key, _)| *key == name).and_then(|(_, value)| number(value)).unwrap_or(0)
+    lines.find(|(key, _)| *key == name).and_then(|(_, value)| number(value))
 }
 
 fn memory_v1(sample: &mut Sample, usage: u64, stat: &str) {

@@ -4,25 +4,31 @@
 //! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time
 //! are evidence beside the CRI answer, as from the kernel; an event's container is found among the
 //! observed ones, and an unknown one is left to the relist. The hint carries the container's
-//! termination message, which is complete once its process is gone: `status::ending` shows such an
-//! end before the runtime lists it.
+//! termination message, which is complete once its process is gone, and whether the pod has OOM
+//! victims: `status::ending` shows such an end before the runtime lists it.
 
 use std::time::{Duration, SystemTime};
 
-use pintle_agent_core::observed::TaskExit;
-use pintle_agent_core::types::{ContainerId, UnixNanos};
+use pintle_agent_core::observed::{ObservedContainer, TaskExit};
+use pintle_agent_core::types::{ContainerId, PodUid, UnixNanos};
 use pintle_agent_core::worker::{Hint, PodsInput};
 use pintle_cri::containerd::{Containerd, HintKind};
 use tokio::sync::mpsc;
 
+use super::kernel::Tracker;
 use super::or_open;
-use crate::observed::PodReader;
+use crate::observed::{PodReader, termination_message};
 
 /// First and longest wait before the stream is opened again.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Forwards task events as hints until the receiver is gone.
-pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender<PodsInput>) {
+pub async fn run(
+    containerd: Containerd,
+    reader: PodReader,
+    tracker: Tracker,
+    inputs: mpsc::Sender<PodsInput>,
+) {
     let (mut wait, mut first) = (REOPEN.0, true);
     loop {
         let mut hints = containerd.hints();
@@ -54,7 +60,14 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
             let hint = match hint.kind {
                 HintKind::Exited { code, .. } => match i32::try_from(code) {
                     Ok(code) => {
-                        let told = send_end(reader.clone(), inputs.clone(), container, code, at);
+                        let ran = reader.running(&container);
+                        let (tracker, inputs) = (tracker.clone(), inputs.clone());
+                        let told = async move {
+                            let end = end_of(ran, &tracker, code, at).await;
+                            let hint = Hint::TaskExit { container: container.clone(), end };
+                            // Fails only while the agent ends, when hints are not received any more.
+                            let _ = inputs.send(PodsInput::ContainerHint { container, hint }).await;
+                        };
                         pintle_daemon::tasks::spawn("termination message", told);
                         continue;
                     }
@@ -75,17 +88,18 @@ pub async fn run(containerd: Containerd, reader: PodReader, inputs: mpsc::Sender
 
 /// Runs in a task of its own: the termination message of one container may take long to read, and
 /// the ends of others must not wait for it. Bounded by the time limit of such a read.
-async fn send_end(
-    reader: PodReader,
-    inputs: mpsc::Sender<PodsInput>,
-    container: ContainerId,
+async fn end_of(
+    ran: Option<(PodUid, ObservedContainer)>,
+    tracker: &Tracker,
     code: i32,
     at: UnixNanos,
-) {
-    let words = reader.termination_message(&container, code).await;
-    let hint = Hint::TaskExit { container: container.clone(), end: TaskExit { code, at, words } };
-    // Fails only while the agent ends, when hints are not received any more.
-    let _ = inputs.send(PodsInput::ContainerHint { container, hint }).await;
+) -> TaskExit {
+    let Some((uid, container)) = ran else {
+        return TaskExit { code, at, words: None, no_oom_kill: false };
+    };
+    let no_oom_kill = tracker.oom_victims(&uid).await == Some(0);
+    let words = termination_message::at_end(&uid, &container, code).await;
+    TaskExit { code, at, words, no_oom_kill }
 }
 
 fn nanos(at: SystemTime) -> UnixNanos {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use pintle_agent_core::types::{ContainerId, PodUid, UnixNanos};
 use pintle_agent_core::worker::{Hint, PodsInput};
+use pintle_agent_host::cgroup::oom;
 use pintle_daemon::clock;
 use pintle_ebpf::{Clocks, EventKind, EventSource, KernelEvent, Mode, Options, Slot, Watched};
 use tokio::sync::{mpsc, oneshot};
@@ -33,6 +34,7 @@ enum TrackRequest {
     Track { uid: PodUid, dir: PathBuf, done: oneshot::Sender<()> },
     Untrack { uid: PodUid },
     WatchInit { uid: PodUid, container: ContainerId, pid: Option<u32> },
+    OomVictims { uid: PodUid, answer: oneshot::Sender<Option<u64>> },
 }
 
 /// Handle of the task; clones share it.
@@ -113,6 +115,15 @@ impl Tracker {
     pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: Option<u32>) {
         let (uid, container) = (uid.clone(), container.clone());
         let _ = self.requests.send(TrackRequest::WatchInit { uid, container, pid }).await;
+    }
+
+    /// OOM victims in the pod so far; `None` where the kernel does not count them, or for a pod that
+    /// is not followed.
+    pub async fn oom_victims(&self, uid: &PodUid) -> Option<u64> {
+        let (answer, counted) = oneshot::channel();
+        let request = TrackRequest::OomVictims { uid: uid.clone(), answer };
+        self.requests.send(request).await.ok()?;
+        counted.await.ok()?
     }
 }
 
@@ -217,6 +228,12 @@ impl Task {
                 self.pods.remove(&slot);
                 self.names.retain(|_, (of, _)| *of != slot);
                 self.inits.retain(|_, (of, _)| *of != slot);
+                None
+            }
+            TrackRequest::OomVictims { uid, answer } => {
+                let dir = self.slots.get(&uid).and_then(|slot| self.pods.get(slot));
+                // Fails if the other side has stopped to wait.
+                let _ = answer.send(dir.and_then(|(_, dir)| oom::victims(dir)));
                 None
             }
             TrackRequest::WatchInit { uid, container, pid } => {

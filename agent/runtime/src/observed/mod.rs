@@ -7,7 +7,7 @@
 mod everything;
 mod listing;
 mod read;
-mod termination_message;
+pub(crate) mod termination_message;
 
 pub use everything::all_containers;
 pub use read::PodReader;

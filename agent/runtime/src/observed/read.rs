@@ -180,18 +180,14 @@ impl PodReader {
         }
     }
 
-    /// The termination message of a container that ran at the last read and ended with this code
-    /// since.
-    pub async fn termination_message(&self, id: &ContainerId, code: i32) -> Option<String> {
-        let (uid, container) = {
-            let cache = self.cache.borrow();
-            let mut all = cache.iter().flat_map(|(uid, pod)| {
-                pod.containers.iter().map(move |container| (uid, container))
-            });
-            let found = all.find(|(_, c)| c.id == *id && c.state == RunState::Running)?;
-            (found.0.clone(), found.1.clone())
-        };
-        termination_message::at_end(&uid, &container, code).await
+    /// The container with this id, and its pod, if it ran at the last read.
+    pub fn running(&self, id: &ContainerId) -> Option<(PodUid, ObservedContainer)> {
+        let cache = self.cache.borrow();
+        let mut all = cache
+            .iter()
+            .flat_map(|(uid, pod)| pod.containers.iter().map(move |container| (uid, container)));
+        let found = all.find(|(_, c)| c.id == *id && c.state == RunState::Running)?;
+        Some((found.0.clone(), found.1.clone()))
     }
 
     /// Keeps the spec from the first verbose answer; other answers have none.

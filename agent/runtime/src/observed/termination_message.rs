@@ -19,7 +19,7 @@ use crate::logs::log_read;
 /// The termination message of a container that ended with this code, before the runtime shows its
 /// end; `None` if it would come from the log, which the runtime may not have written to the end
 /// yet.
-pub(super) async fn at_end(
+pub(crate) async fn at_end(
     uid: &PodUid,
     container: &ObservedContainer,
     code: i32,

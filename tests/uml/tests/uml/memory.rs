@@ -16,6 +16,18 @@ fn parent_of_hog() -> Value {
     pod("parent", &["/box", "hog", "200", "child"], &limited)
 }
 
+/// What the agent says of an end in a pod without an OOM victim.
+const SPARED: &str = "and the pod has no OOM victim";
+
+/// What the record has of a pod, once the runtime has reported its end there.
+fn record_with_end(node: &TestNode, pod: &str) -> String {
+    node.until("the record has the end", || {
+        let record = node.sh(&format!("pintle-agent replay --width=0 --pod={pod}-node"));
+        ensure!(record.contains("the runtime told exit code 137"), "{record}");
+        Ok(record)
+    })
+}
+
 /// A file of the cgroup of the pod's container.
 fn of_container(node: &TestNode, pod: &Value, class: &str, file: &str) -> String {
     let scope = format!("cri-containerd-{}.scope", container_id(pod));
@@ -31,9 +43,26 @@ fn child_over_the_memory_limit_ends_its_whole_container_as_oom_killed() {
     });
     let ended = &container(&pod)["lastState"]["terminated"];
     assert_eq!(ended["reason"], "OOMKilled", "{ended:#}");
+    let record = record_with_end(&node, "parent");
+    assert!(!record.contains(SPARED), "{record}");
     node.put(&sleeper("idle", &json!({"limits": {"memory": "32Mi"}})));
     let idle = node.pod_until("idle", "is ready", is_ready);
     assert_eq!(of_container(&node, &idle, "burstable", "memory.oom.group"), "1");
+}
+
+/// Such an end is shown before the runtime lists it, although the kernel reports none without eBPF.
+#[test]
+fn runtime_reports_an_end_in_a_pod_without_oom_victims_as_certain() {
+    let node = TestNode::start(&json!({}));
+    node.put(&sleeper("once", &json!({})));
+    let pod = node.pod_until("once", "is ready", is_ready);
+    let pids = of_container(&node, &pod, "besteffort", "cgroup.procs");
+    node.sh(&format!("kill -KILL {}", pids.trim()));
+    node.pod_until("once", "has ended once", |pod| {
+        container(pod)["lastState"]["terminated"].is_object()
+    });
+    let record = record_with_end(&node, "once");
+    assert!(record.contains(SPARED), "{record}");
 }
 
 #[test]

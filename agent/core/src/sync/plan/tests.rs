@@ -327,7 +327,7 @@ fn container_reported_as_exited_is_not_killed_for_a_failed_probe() {
         for ended in [&mut a, &mut i] {
             ended.evidence.exit = Some(KernelExit { code: 0, at });
             let words = told.then(String::new);
-            ended.evidence.told = Some(TaskExit { code: 0, at, words });
+            ended.evidence.told = Some(TaskExit { code: 0, at, words, no_oom_kill: false });
         }
         let observed = record(vec![sandbox(true, 0)], vec![a, i]);
         let decided = decide_with(&pod, &observed, &probes, &CrashLoop::default());
