@@ -30,9 +30,11 @@ use tokio::task::JoinHandle;
 use super::wire::{self, RetryPace, WireError};
 use super::{Objects, ObjectsCore};
 
-/// First and longest wait before a claim that cannot be used is read again.
+/// First and longest wait before a claim that cannot be used is read again: at first as often as
+/// the kubelet looks for a claim that has just been bound, later more rarely.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go desiredStateOfWorldPopulatorLoopSleepPeriod
 // k8s: pkg/volume/csi/csi_attacher.go (its waits for an attachment)
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(7));
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
 /// First and longest wait after a refusal: the API server learns of a pod a moment after the node.
 const REFUSED_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(800));
 /// Reads that may be refused before the refusal counts.
