@@ -1,4 +1,4 @@
-//! How long a call to the runtime takes on this node lately: what a call that hangs is told from.
+//! How long a call to the runtime takes on this node lately, to recognize one that hangs.
 //!
 //! Input: how long calls took that ended. Output: how long to wait for another one. A fixed limit
 //! takes every call of a slow node, or of a busy one, for one that hangs, and then the limits on

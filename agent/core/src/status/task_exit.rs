@@ -45,7 +45,8 @@ mod tests {
 
     /// The same in a pod without an OOM victim.
     fn spared(code: i32, words: Option<&str>) -> Option<TaskExit> {
-        told(code, words).map(|end| TaskExit { no_oom_kill: true, ..end })
+        let reported = told(code, words);
+        reported.map(|end| TaskExit { no_oom_kill: true, ..end })
     }
 
     fn oom(init: bool) -> Option<OomKill> {

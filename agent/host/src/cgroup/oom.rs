@@ -2,8 +2,8 @@
 //!
 //! Input: the folder of a cgroup. Output: how many processes in it and below the OOM killer has
 //! taken since the cgroup was made. The kernel counts a victim before it kills it, and a cgroup keeps
-//! the count of those that were removed below it: whoever knows that a process has ended knows
-//! whether it may have been one.
+//! the count of those that were removed below it: after the end of a process the count says whether
+//! it can have been one.
 
 use std::fs;
 use std::path::Path;

@@ -62,13 +62,13 @@ pub async fn run(
                     Ok(code) => {
                         let ran = reader.running(&container);
                         let (tracker, inputs) = (tracker.clone(), inputs.clone());
-                        let told = async move {
+                        let report = async move {
                             let end = end_of(ran, &tracker, code, at).await;
                             let hint = Hint::TaskExit { container: container.clone(), end };
                             // Fails only while the agent ends, when hints are not received any more.
                             let _ = inputs.send(PodsInput::ContainerHint { container, hint }).await;
                         };
-                        pintle_daemon::tasks::spawn("termination message", told);
+                        pintle_daemon::tasks::spawn("termination message", report);
                         continue;
                     }
                     Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
