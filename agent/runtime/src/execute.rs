@@ -327,10 +327,12 @@ impl Executor {
             Action::Cleanup => {
                 let SyncTurns { starts, cleanups, under_way } = &self.turns;
                 let permit = StartPermit::new(cleanups, CallFor::Begun);
-                // With the permit: removals that wait for one come after the starts of meanwhile.
+                let asked = tokio::time::Instant::now();
+                // With the permit: a removal that waited for one comes after starts that began
+                // meanwhile. The wait for the permit counts, or removals would fall behind.
                 let over = async {
-                    let still = starts.wait(CLEANUP_STILL_MAX);
-                    under_way.over(still, CLEANUP_WAIT_MAX).await;
+                    let left = CLEANUP_WAIT_MAX.saturating_sub(asked.elapsed());
+                    under_way.over(starts.wait(CLEANUP_STILL_MAX), left).await;
                 };
                 permit.call_within(CLEANUP_WAIT_MAX, over).await;
                 permit.call(self.clean_up(order)).await

@@ -43,10 +43,9 @@ mod tests {
         Some(TaskExit { code, at: UnixNanos(4_000_000_000), words, no_oom_kill: false })
     }
 
-    /// The same in a pod without an OOM victim.
+    /// The runtime's report of an end in a pod without an OOM victim.
     fn spared(code: i32, words: Option<&str>) -> Option<TaskExit> {
-        let reported = told(code, words);
-        reported.map(|end| TaskExit { no_oom_kill: true, ..end })
+        told(code, words).map(|end| TaskExit { no_oom_kill: true, ..end })
     }
 
     fn oom(init: bool) -> Option<OomKill> {
